@@ -1,0 +1,1 @@
+"""The frame of the pipeline and the parts that assemble it."""

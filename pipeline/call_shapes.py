@@ -1,0 +1,150 @@
+"""The shapes in which backends and clients write a tool call, read into fragments.
+
+Backends disagree on where the name and the id stand and what the parts are called. This is the one
+place that knows; everything behind it sees `ToolCallFragment`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from pipeline.events import ToolCallFragment
+from pipeline.loose_json import Json, as_json, as_list, text_of
+
+CALL_TYPES: Final = frozenset({"function_call", "function", "tool_use", "tool_call"})
+_NAME_KEYS: Final = ("name", "function_name", "tool_name", "call_name")
+_ARGUMENT_KEYS: Final = ("arguments", "input", "args", "parameters")
+
+
+def is_call(part: object) -> bool:
+    """Whether an item or content part is a call, under any of its names."""
+    return as_json(part).get("type") in CALL_TYPES
+
+
+def call_name(part: Json) -> str:
+    """The tool's name, wherever it stands."""
+    nested = as_json(part.get("function")).get("name")
+    return next((v for v in [*map(part.get, _NAME_KEYS), nested] if isinstance(v, str) and v), "")
+
+
+def call_id(part: Json) -> str:
+    """The id a client must answer to. `call_id` first: in Responses items `id` is another thing."""
+    ids = (part.get("call_id"), part.get("id"), as_json(part.get("function")).get("id"))
+    return next((v for v in ids if isinstance(v, str) and v), "")
+
+
+def call_arguments(part: Json) -> str | None:
+    """The arguments as a string, to the letter where the backend gives one; None if it has none."""
+    function = as_json(part.get("function"))
+    for holder in (part, function):
+        for key in _ARGUMENT_KEYS:
+            value = holder.get(key)
+            if isinstance(value, str):
+                return value
+            if isinstance(value, Mapping | list):
+                return msgspec.json.encode(value).decode()
+    return None
+
+
+def fragments_of(payload: Json, *, choice: int = 0, at: float = 0.0) -> list[ToolCallFragment]:
+    """Every piece of a call in one streamed message: Responses event, Codex item or chat delta."""
+    return [
+        ToolCallFragment(choice=choice, at=at, **fields) for fields in _streamed(payload) if fields
+    ]
+
+
+def whole_calls_of(message: Json, *, choice: int = 0, at: float = 0.0) -> list[ToolCallFragment]:
+    """Every call of a finished chat message, each as one fragment that is done."""
+    calls = [as_json(call) for call in as_list(message.get("tool_calls"))]
+    legacy = as_json(message.get("function_call"))
+    if legacy and not calls:
+        calls = [legacy]
+    return [
+        ToolCallFragment(
+            key=call_id(call) or f"message:{position}",
+            call_id=call_id(call),
+            name=call_name(call),
+            whole=call_arguments(call),
+            done=True,
+            choice=choice,
+            at=at,
+        )
+        for position, call in enumerate(calls)
+        if call
+    ]
+
+
+def _streamed(payload: Json) -> Iterator[dict[str, Any]]:
+    kind = text_of(payload.get("type")) or text_of(payload.get("method"))
+    if "params" in payload:
+        payload = as_json(payload["params"])
+    match kind:
+        case "response.output_item.added":
+            yield _begun(as_json(payload.get("item")), _key(payload, as_json(payload.get("item"))))
+        case "response.content_part.added":
+            yield _begun(as_json(payload.get("part")), _key(payload, {}))
+        case "response.function_call_arguments.delta":
+            delta = payload.get("delta")
+            yield _piece(payload) | {"arguments": text_of(delta)}
+        case "response.function_call_arguments.done":
+            yield _piece(payload) | {"whole": call_arguments(payload), "done": True}
+        case "response.output_item.done" | "rawResponseItem/completed":
+            yield from _finished(payload)
+        case _ if is_call(payload):
+            yield from _finished({"item": payload})
+        case _:
+            yield from _chat_delta(payload)
+
+
+def _begun(part: Json, key: str) -> dict[str, Any]:
+    if not is_call(part):
+        return {}
+    fields = {"key": key, "call_id": call_id(part), "name": call_name(part)}
+    return fields | {"whole": call_arguments(part) or None}
+
+
+def _piece(payload: Json) -> dict[str, Any]:
+    """An arguments event. Its own `id` is not the call's; only `call_id` can be."""
+    named = {"call_id": text_of(payload.get("call_id")), "name": call_name(payload)}
+    return {"key": _key(payload, {})} | named
+
+
+def _finished(payload: Json) -> Iterator[dict[str, Any]]:
+    item = as_json(payload.get("item"))
+    parts = [item] if is_call(item) else [p for p in as_list(item.get("content")) if is_call(p)]
+    for ordinal, part in enumerate(map(as_json, parts)):
+        yield {
+            "key": _key(payload, item),
+            "call_id": call_id(part),
+            "name": call_name(part),
+            "whole": call_arguments(part),
+            "done": True,
+            "ordinal": ordinal,
+        }
+
+
+def _chat_delta(payload: Json) -> Iterator[dict[str, Any]]:
+    for wrapped in as_list(payload.get("choices")):
+        yield from _chat_delta(as_json(as_json(wrapped).get("delta")))
+    if isinstance(payload.get("delta"), Mapping):
+        yield from _chat_delta(payload["delta"])
+    for position, call in enumerate(map(as_json, as_list(payload.get("tool_calls")))):
+        index = call.get("index", position)
+        yield _increment(call, f"index:{index}")
+    legacy = as_json(payload.get("function_call"))
+    if legacy:
+        yield _increment(legacy, "function_call")
+
+
+def _increment(call: Json, key: str) -> dict[str, Any]:
+    fields = {"key": key, "call_id": call_id(call), "name": call_name(call)}
+    return fields | {"arguments": call_arguments(call) or ""}
+
+
+def _key(payload: Json, item: Json) -> str:
+    """The backend's handle for an item: its id, or its place in the output."""
+    handle = text_of(payload.get("item_id")) or text_of(item.get("id"))
+    return handle or call_id(item) or f"output:{payload.get('output_index', 0)}"

@@ -1,0 +1,42 @@
+"""One family of errors: what went wrong, as an OpenAI client is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import frozen
+
+
+@frozen
+class Failure:
+    """The facts of one error; the HTTP status and the JSON body follow from them alone."""
+
+    message: str
+    status: int = 500
+    type: str = "server_error"
+    code: str | None = None
+    param: str | None = None
+    retry_after: float | None = None
+
+    def body(self) -> dict[str, Any]:
+        """The JSON that every error path answers with."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.type,
+                "code": self.code,
+                "param": self.param,
+            }
+        }
+
+
+class ProxyError(Exception):
+    """A failure on its way to the client as an exception: raised before the first byte is sent."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class UsageError(ValueError):
+    """Something a person gave us, a flag or a file, cannot be used; the message says what can."""

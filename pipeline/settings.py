@@ -1,0 +1,209 @@
+"""The environment, read once, into one frozen object."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, NewType, TypeAlias, get_args, get_origin
+
+import attrs
+import cattrs
+from attrs import field, frozen
+
+from pipeline.errors import UsageError
+from pipeline.turn import OutputMode, Turn
+
+if TYPE_CHECKING:
+    from pipeline.chain import Pipeline
+
+CutMode: TypeAlias = Literal["burst", "first"]
+UnknownToolPolicy: TypeAlias = Literal["text", "call", "fail"]
+
+Escaped = NewType("Escaped", str)
+"""Text in which a variable may write a line break as \\n and a tab as \\t."""
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
+
+
+def _flag(env: str, default: Any, help: str, *, stage: str = "") -> Any:  # noqa: A002
+    """A setting: its variable, its default, what it does, and the stage it belongs to."""
+    return field(default=default, metadata={"env": env, "help": help, "stage": stage})
+
+
+@frozen
+class Settings:
+    """Everything an operator can choose. A field's metadata names its variable and explains it."""
+
+    stop_after_tools: bool = _flag(
+        "PROXY_STOP_AFTER_TOOLS",
+        True,
+        "end the generation once the model has made its calls",
+        stage="cut",
+    )
+    stop_after_tools_mode: CutMode = _flag(
+        "PROXY_STOP_AFTER_TOOLS_MODE",
+        "burst",
+        "end after the whole burst of calls, or after the first call",
+        stage="cut",
+    )
+    stop_after_tools_grace_ms: int = _flag(
+        "PROXY_STOP_AFTER_TOOLS_GRACE_MS",
+        300,
+        "how long a burst waits for its next call, restarted by each call",
+        stage="cut",
+    )
+    suppress_tail_after_tools: bool = _flag(
+        "PROXY_SUPPRESS_TAIL_AFTER_TOOLS",
+        True,
+        "drop the text after the last call; text between calls always stays",
+        stage="cut",
+    )
+    tool_block_dedup: bool = _flag(
+        "PROXY_TOOL_BLOCK_DEDUP",
+        False,
+        "forward calls of the same name and arguments once",
+        stage="dedup",
+    )
+    tool_block_max: int = _flag(
+        "PROXY_TOOL_BLOCK_MAX",
+        0,
+        "forward at most so many calls a turn; 0 means all of them",
+        stage="cap",
+    )
+    unknown_tool_policy: UnknownToolPolicy = _flag(
+        "PROXY_UNKNOWN_TOOL_POLICY",
+        "text",
+        "a textual call of a tool nobody declared: stays text, is a call, or fails the turn",
+        stage="calls",
+    )
+    output_mode: OutputMode = _flag(
+        "PROXY_OUTPUT_MODE",
+        "auto",
+        "auto: calls as JSON if the request has tools, else the text untouched; obsidian-xml also "
+        "writes <use_tool> blocks into the text",
+    )
+    tool_block_delimiter: Escaped = _flag(
+        "PROXY_TOOL_BLOCK_DELIMITER",
+        "\n",
+        r"what stands between two blocks in obsidian-xml; \n and \t are understood",
+    )
+    reasoning_content: bool = _flag(
+        "PROXY_REASONING_CONTENT",
+        True,
+        "send the model's reasoning as reasoning_content",
+    )
+    dump_events: str = _flag(
+        "CODEX_DUMP_SSE",
+        "",
+        "write every backend message and what it was read as to this file (1 means "
+        "backend-events.jsonl): for learning what a new backend sends",
+    )
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("stop_after_tools_grace_ms", "tool_block_max"):
+            value = getattr(self, name)
+            if value < 0:
+                raise _bad(attrs.fields_dict(Settings)[name], value)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: object) -> Settings:
+        """Read the environment; keyword arguments, where not None, win over it."""
+        environ = os.environ if environ is None else environ
+        values: dict[str, object] = {}
+        for attribute in attrs.fields(cls):
+            given = overrides.pop(attribute.name, None)
+            if given is None:
+                given = environ.get(attribute.metadata["env"])
+            if given is not None and given != "":
+                values[attribute.name] = _structure(attribute, given)
+        if overrides:
+            raise TypeError(f"no such setting: {', '.join(sorted(overrides))}")
+        return cls(**values)  # type: ignore[arg-type]  # each value was structured just above
+
+    def output_mode_for(self, turn: Turn) -> OutputMode:
+        """The mode one request is answered in: its own wish, else the operator's."""
+        mode = turn.output_mode or self.output_mode
+        if mode == "auto" and turn.tools:
+            return "openai-json"
+        return mode
+
+    @property
+    def effective_cut_mode(self) -> str:
+        """The mode as clients are told: `off` when nothing is cut."""
+        return self.stop_after_tools_mode if self.stop_after_tools else "off"
+
+    def pipeline(self) -> Pipeline:
+        """The recipe these settings describe."""
+        from pipeline.recipes import recipe  # noqa: PLC0415  # assembly imports settings
+
+        return recipe(self)
+
+
+# -- one value -----------------------------------------------------------------------------------
+
+
+def choices(attribute: attrs.Attribute[Any]) -> str:
+    """What a setting accepts, in words."""
+    kind = _resolved(attribute)
+    if kind is bool:
+        return "true or false"
+    if kind is int:
+        return "a whole number, 0 or more"
+    if get_origin(kind) is Literal:
+        return ", ".join(get_args(kind))
+    return "any text"
+
+
+def _resolved(attribute: attrs.Attribute[Any]) -> Any:
+    return attrs.fields_dict(attrs.resolve_types(Settings))[attribute.name].type
+
+
+def _bad(attribute: attrs.Attribute[Any], value: object) -> UsageError:
+    shown = value if isinstance(value, str) else repr(value)
+    return UsageError(
+        f"{attribute.metadata['env']}={shown} is not possible; it takes {choices(attribute)}"
+    )
+
+
+def _structure(attribute: attrs.Attribute[Any], value: object) -> object:
+    kind = _resolved(attribute)
+    try:
+        return _converter.structure(value, kind)
+    except (ValueError, TypeError) as error:
+        raise _bad(attribute, value) from error
+
+
+def _to_bool(value: object, _: object) -> bool:
+    words = {"1": True, "true": True, "yes": True, "on": True}
+    words |= {"0": False, "false": False, "no": False, "off": False}
+    if isinstance(value, bool):
+        return value
+    try:
+        return words[str(value).strip().lower()]
+    except KeyError:
+        raise ValueError(value) from None
+
+
+def _is_escaped(kind: object) -> bool:
+    return kind is Escaped
+
+
+def _to_escaped(value: object, _: object) -> str:
+    return re.sub(r"\\([ntr\\])", lambda found: _ESCAPES[found[1]], str(value))
+
+
+def _is_choice(kind: Any) -> bool:
+    return get_origin(kind) is Literal
+
+
+def _to_choice(value: object, kind: Any) -> object:
+    wanted = str(value).strip().lower()
+    if wanted not in get_args(kind):
+        raise ValueError(value)
+    return wanted
+
+
+_converter: Final = cattrs.Converter()
+_converter.register_structure_hook(bool, _to_bool)
+_converter.register_structure_hook_func(_is_escaped, _to_escaped)
+_converter.register_structure_hook_func(_is_choice, _to_choice)

@@ -1,0 +1,121 @@
+"""What a stage is: a pure, synchronous state machine over events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from math import inf
+from typing import Protocol, TypeVar
+
+from pipeline.events import Burst, Event
+from pipeline.ledger import StageLedger
+from pipeline.turn import Turn
+
+NOTHING: tuple[Event, ...] = ()
+
+
+class Stage:
+    """Feed it the events of one turn, in order; what it returns goes on down the pipeline.
+
+    A stage does no I/O, reads no clock and logs nothing. It learns the time from `event.at` and
+    asks to be woken by setting `deadline`. Only `feed` must be written.
+    """
+
+    deadline: float = inf
+    """When `wake` is due, in the source's time; inf means never."""
+    done: bool = False
+    """Nothing fed from now on can matter: the frame closes everything upstream."""
+
+    def __init__(self) -> None:
+        self.ledger = StageLedger()
+
+    def begin(self, turn: Turn) -> None:
+        """Called once, before anything is fed, with what the client asked for."""
+
+    def feed(self, event: Event) -> Sequence[Event]:
+        """Take one event; return those that go on."""
+        raise NotImplementedError(f"{type(self).__name__} must define feed(event)")
+
+    def wake(self) -> Sequence[Event]:
+        """The deadline has passed."""
+        self.deadline = inf
+        return NOTHING
+
+    def close(self) -> Sequence[Event]:
+        """The input has ended: give back what was held."""
+        return NOTHING
+
+    # -- the books -------------------------------------------------------------------------------
+
+    def drop(self, event: Event, reason: str) -> Sequence[Event]:
+        """Let an event end here, and say why."""
+        self.ledger.dropped[reason] += 1
+        return NOTHING
+
+    def fold(self, event: Event, reason: str) -> Sequence[Event]:
+        """Take an event into something that comes out later, or already did."""
+        self.ledger.folded[reason] += 1
+        return NOTHING
+
+    def make(self, *events: Event) -> Sequence[Event]:
+        """Add events that were not in the input."""
+        self.ledger.made += len(events)
+        return events
+
+    def swap(self, event: Event, *events: Event) -> Sequence[Event]:
+        """Put new events in the place of one."""
+        self.ledger.folded["rewritten"] += 1
+        self.ledger.made += len(events)
+        return events
+
+
+class Receive(Protocol):
+    """The end of a channel that bursts come out of."""
+
+    async def receive(self) -> Burst: ...
+    def __aiter__(self) -> AsyncIterator[Burst]: ...
+    def close(self) -> None: ...
+
+
+class Send(Protocol):
+    """The end of a channel that bursts go into; it breaks when nobody reads any more."""
+
+    async def send(self, value: Burst, /) -> None: ...
+    def close(self) -> None: ...
+
+
+class AsyncStage:
+    """The rarer kind, for a stage that must await: it owns its loop between two channels."""
+
+    def __init__(self) -> None:
+        self.ledger = StageLedger()
+
+    def begin(self, turn: Turn) -> None:
+        """Called once, before `run`, with what the client asked for."""
+
+    async def run(self, receive: Receive, send: Send) -> None:
+        """Read bursts until the channel ends; send bursts; return when done."""
+        raise NotImplementedError(f"{type(self).__name__} must define run(receive, send)")
+
+
+class Source(Protocol):
+    """Where a turn's events come from."""
+
+    @property
+    def real_time(self) -> bool:
+        """Whether stamps follow trio's clock, so that deadlines can be waited for."""
+        ...
+
+    async def run(self, send: Send) -> None:
+        """Send bursts until the turn ends; sending breaks when nobody reads any more."""
+        ...
+
+
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class Sink(Protocol[Result_co]):
+    """Where a turn's events go, and what is made of them."""
+
+    async def run(self, receive: Receive) -> Result_co:
+        """Read bursts to the end of the turn; return the result."""
+        ...

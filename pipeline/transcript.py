@@ -1,0 +1,83 @@
+"""Transcripts: what a backend wrote, line by line, as JSON lines or as server-sent events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+from attrs import frozen
+
+from pipeline.loose_json import is_json
+
+LONGEST_LINE: Final = 64 * 1024 * 1024
+_decode: Final = msgspec.json.Decoder().decode
+
+
+@frozen
+class Record:
+    """One message of a transcript: where it stood, when it was written, and what it was."""
+
+    line: int
+    message: Any
+    at: float | None = None
+    problem: str | None = None
+
+
+def read_records(lines: Iterable[bytes]) -> Iterator[Record]:
+    """Every message of a transcript, and every line that should have been one.
+
+    Understood are JSON lines as the app-server writes them (their time is `emittedAtMs`, where
+    they have it), recorded ones of the form `{"at": seconds, "message": {…}}`, and SSE.
+    """
+    data: list[bytes] = []
+    for number, raw in enumerate(lines, 1):
+        line = raw.strip(b"\r\n\t \xef\xbb\xbf")
+        if line.startswith(b"data:"):
+            data.append(line[5:].strip())
+        elif data and not line:
+            yield _record(number, b"\n".join(data))
+            data.clear()
+        elif line and not line.startswith((b"event:", b"id:", b"retry:", b":")):
+            yield _record(number, line)
+    if data:
+        yield _record(0, b"\n".join(data))
+
+
+def _record(number: int, line: bytes) -> Record:
+    if len(line) > LONGEST_LINE:
+        return Record(number, None, problem="a line longer than 64 MiB")
+    if line == b"[DONE]":
+        return Record(number, {"type": "[DONE]"})
+    try:
+        message = parse_line(line)
+    except ValueError:
+        return Record(number, None, problem="a line that is not JSON")
+    if not is_json(message):
+        return Record(number, message)
+    if isinstance(message.get("at"), int | float) and "message" in message:
+        return Record(number, message["message"], at=float(message["at"]))
+    emitted = message.get("emittedAtMs")
+    at = emitted / 1000 if isinstance(emitted, int | float) else None
+    return Record(number, message, at=at)
+
+
+def parse_line(line: bytes) -> Any:
+    """One JSON value. Text that is no Unicode is mended rather than lost; else ValueError."""
+    try:
+        return _decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    try:
+        # msgspec refuses lone surrogates, which JavaScript backends can write. json keeps them.
+        value = json.loads(line.decode("utf-8", "replace"))
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None
+    return _mended(value)
+
+
+def _mended(value: Any) -> Any:
+    """The value with what cannot be encoded replaced by U+FFFD."""
+    text = json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    return json.loads(text.decode("utf-8", "replace"))

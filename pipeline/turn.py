@@ -1,0 +1,54 @@
+"""What a client asked for, whatever API it used to ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+from attrs import field, frozen
+
+from pipeline.loose_json import as_json, as_list
+
+OutputMode: TypeAlias = Literal["auto", "openai-json", "obsidian-xml"]
+
+
+@frozen
+class Tool:
+    """A tool the client declared, and will run."""
+
+    name: str
+    parameters: Mapping[str, Any] = field(factory=dict[str, Any])
+    description: str = ""
+
+    def parameter_types(self, parameter: str) -> frozenset[str]:
+        """The JSON types the tool's schema allows for a parameter; empty when it does not say."""
+        schema = as_json(as_json(self.parameters.get("properties")).get(parameter))
+        types: set[str] = set()
+        for part in (schema, *as_list(schema.get("anyOf")), *as_list(schema.get("oneOf"))):
+            declared = as_json(part).get("type")
+            types.update(t for t in (declared, *as_list(declared)) if isinstance(t, str))
+        return frozenset(types)
+
+
+@frozen
+class Turn:
+    """One request for one answer, as the stages and sinks need to know it."""
+
+    model: str = "codex"
+    tools: tuple[Tool, ...] = ()
+    parallel_tool_calls: bool = True
+    legacy_functions: bool = False
+    include_usage: bool = False
+    output_mode: OutputMode | None = None
+
+    @property
+    def tool_names(self) -> frozenset[str]:
+        return frozenset(tool.name for tool in self.tools)
+
+    def tool(self, name: str) -> Tool | None:
+        return next((tool for tool in self.tools if tool.name == name), None)
+
+    @property
+    def one_call_only(self) -> bool:
+        """Whether the request has room for a single call."""
+        return self.legacy_functions or not self.parallel_tool_calls

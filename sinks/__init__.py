@@ -1,0 +1,1 @@
+"""Sinks: nouns that turn a turn's event stream into what a client reads."""

@@ -1,0 +1,100 @@
+"""Chat Completions as one JSON body."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from attrs import frozen
+
+from pipeline.errors import ProxyError
+from pipeline.events import Event, Usage
+from pipeline.stage import Receive
+from sinks.chat import ChatAnswer, ChatChoice, ChatOptions, UnfinishedTurnError, call_object
+
+
+@frozen
+class ChatCompletion:
+    """A finished answer: the JSON body, and the headers that tell of its calls."""
+
+    body: dict[str, Any]
+    headers: dict[str, str]
+
+
+class _Message:
+    """One choice's message, gathered from the very parts that the stream would send."""
+
+    def __init__(self, choice: ChatChoice) -> None:
+        self.choice = choice
+        self._texts: dict[str, list[str]] = {}
+
+    def take(self, event: Event) -> None:
+        for key, value in self.choice.parts(event):
+            if isinstance(value, str):
+                self._texts.setdefault(key, []).append(value)
+
+    def body(self, index: int) -> dict[str, Any]:
+        calls = self.choice.calls
+        content = "".join(self._texts.get("content", []))
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": content or (None if calls else ""),
+            "refusal": None,
+        }
+        if reasoning := "".join(self._texts.get("reasoning_content", [])):
+            message["reasoning_content"] = reasoning
+        if calls and self.choice.options.legacy_functions:
+            message["function_call"] = call_object(calls[0])["function"]
+        elif calls:
+            message["tool_calls"] = [call_object(call) for call in calls]
+        return {
+            "index": index,
+            "message": message,
+            "logprobs": None,
+            "finish_reason": self.choice.finish,
+        }
+
+
+class ChatJson:
+    """Collects a turn into the body that the stream would fold to."""
+
+    def __init__(self, options: ChatOptions) -> None:
+        self._options = options
+        self._answer = ChatAnswer(options)
+        self._messages = [_Message(choice) for choice in self._answer.choices]
+
+    async def run(self, receive: Receive) -> ChatCompletion:
+        async for burst in receive:
+            self.take(burst)
+            if self._answer.ended:
+                return self.result()
+        raise UnfinishedTurnError
+
+    def take(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if isinstance(event, Usage):
+                self._answer.count(event)
+            else:
+                self._messages[event.choice].take(event)
+
+    def result(self) -> ChatCompletion:
+        """The finished answer. Raises ProxyError when the turn failed."""
+        if not self._answer.ended:
+            raise UnfinishedTurnError
+        if self._answer.error is not None:
+            raise ProxyError(self._answer.error)
+        options = self._options
+        body = {
+            "id": options.response_id,
+            "object": "chat.completion",
+            "created": options.created,
+            "model": options.model,
+            "choices": [message.body(index) for index, message in enumerate(self._messages)],
+            "usage": self._answer.usage(),
+        }
+        headers = {
+            "x-codex-tool-call-count": str(self._answer.call_count),
+            "x-codex-tool-call-truncated": str(self._answer.truncated).lower(),
+            "x-codex-stop-after-tools-mode": options.cut_mode,
+        }
+        return ChatCompletion(body, headers)

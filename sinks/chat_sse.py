@@ -1,0 +1,134 @@
+"""Chat Completions as server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from pipeline.errors import ProxyError
+from pipeline.events import Event, TextDelta, Usage
+from pipeline.stage import Receive
+from sinks.chat import ChatAnswer, ChatChoice, ChatOptions, Part, UnfinishedTurnError, call_object
+
+_encode: Final = msgspec.json.Encoder().encode
+DONE: Final = b"data: [DONE]\n\n"
+
+
+class ChatSseEncoder:
+    """Bursts in, bytes out: role, content and calls, one finish per choice, usage, `[DONE]`.
+
+    Everything of a chunk but its delta is rendered once per answer, and nothing comes after
+    `[DONE]`.
+    """
+
+    def __init__(self, options: ChatOptions) -> None:
+        self._options = options
+        self._answer = ChatAnswer(options)
+        head = msgspec.json.encode(
+            {
+                "id": options.response_id,
+                "object": "chat.completion.chunk",
+                "created": options.created,
+                "model": options.model,
+            }
+        )
+        self._head = b"data: " + head[:-1]
+        self._prefixes = [
+            self._head + b',"choices":[{"index":%d,"delta":' % index
+            for index in range(options.choices)
+        ]
+        self._text_prefixes = [prefix + b'{"content":' for prefix in self._prefixes]
+        self._started = False
+        self.finished = False
+
+    def encode(self, events: Iterable[Event]) -> bytes:
+        """The bytes a burst adds to the stream.
+
+        Raises ProxyError when the turn fails before anything was written: the client can still
+        be told with a status of its own.
+        """
+        out: list[bytes] = []
+        choices = self._answer.choices
+        for event in events:
+            if self.finished:
+                break
+            choice = choices[event.choice]
+            if type(event) is TextDelta and choice.started and not self._options.write_xml:
+                prefix = self._text_prefixes[event.choice]
+                out += (prefix, _encode(event.text), b'},"finish_reason":null}]}\n\n')
+            else:
+                self._other(event, choice, out)
+        return b"".join(out)
+
+    def _other(self, event: Event, choice: ChatChoice, out: list[bytes]) -> None:
+        if isinstance(event, Usage):
+            self._answer.count(event)
+            return
+        for part in choice.parts(event):
+            self._start(event.choice, choice, out)
+            out.append(self._chunk(event.choice, self._delta(part)))
+        error = self._answer.error
+        if error is not None:
+            self._fail(ProxyError(error), out)
+        elif choice.finish is not None:
+            self._start(event.choice, choice, out)
+            out.append(self._chunk(event.choice, {}, choice.finish))
+            if self._answer.ended:
+                self._end(out)
+
+    def _start(self, index: int, choice: ChatChoice, out: list[bytes]) -> None:
+        if not choice.started:
+            choice.started = self._started = True
+            out.append(self._chunk(index, {"role": "assistant"}))
+
+    def _delta(self, part: Part) -> dict[str, Any]:
+        match part:
+            case ("tool_calls", call):
+                if self._options.legacy_functions:
+                    return {"function_call": call_object(call)["function"]}
+                return {"tool_calls": [{"index": call.index} | call_object(call)]}
+            case (key, text):
+                return {key: text}
+
+    def _chunk(self, index: int, delta: dict[str, Any], finish: str | None = None) -> bytes:
+        prefix = self._prefixes[index]
+        return b'%b%b,"finish_reason":%b}]}\n\n' % (prefix, _encode(delta), _encode(finish))
+
+    def _fail(self, error: ProxyError, out: list[bytes]) -> None:
+        self.finished = True
+        if not self._started:
+            raise error
+        out += (b"data: ", _encode(error.failure.body()), b"\n\n", DONE)
+
+    def _end(self, out: list[bytes]) -> None:
+        self.finished = True
+        if count := self._answer.call_count:
+            telemetry = {
+                "tool_call_count": count,
+                "tool_call_truncated": self._answer.truncated,
+                "stop_after_tools_mode": self._options.cut_mode,
+            }
+            out += (b": ", _encode(telemetry), b"\n\n")
+        if self._options.include_usage:
+            usage = _encode(self._answer.usage())
+            out += (self._head, b',"choices":[],"usage":', usage, b"}\n\n")
+        out.append(DONE)
+
+
+class ChatSse:
+    """Writes the stream through an async function, one write per burst."""
+
+    def __init__(self, options: ChatOptions, write: Callable[[bytes], Awaitable[None]]) -> None:
+        self._encoder = ChatSseEncoder(options)
+        self._write = write
+
+    async def run(self, receive: Receive) -> None:
+        async for burst in receive:
+            data = self._encoder.encode(burst)
+            if data:
+                await self._write(data)
+            if self._encoder.finished:
+                return
+        raise UnfinishedTurnError

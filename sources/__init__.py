@@ -1,0 +1,1 @@
+"""Sources: nouns that turn what a backend wrote into a turn's event stream."""

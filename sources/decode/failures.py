@@ -1,0 +1,136 @@
+"""The backend's errors, as the one family that clients know."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from pipeline.errors import Failure
+from pipeline.loose_json import Json, as_json, text_of
+
+_BY_KIND: Final[dict[str, tuple[int, str, str]]] = {
+    "usagelimitexceeded": (429, "insufficient_quota", "insufficient_quota"),
+    "sessionbudgetexceeded": (429, "insufficient_quota", "insufficient_quota"),
+    "ratelimitexceeded": (429, "rate_limit_error", "rate_limit_exceeded"),
+    "contextwindowexceeded": (400, "invalid_request_error", "context_length_exceeded"),
+    "contextlengthexceeded": (400, "invalid_request_error", "context_length_exceeded"),
+    "badrequest": (400, "invalid_request_error", "invalid_request_error"),
+    "invalidprompt": (400, "invalid_request_error", "invalid_prompt"),
+    "invalidrequesterror": (400, "invalid_request_error", "invalid_request_error"),
+    "cyberpolicy": (400, "invalid_request_error", "invalid_prompt"),
+    "unauthorized": (401, "invalid_request_error", "invalid_api_key"),
+    "invalidapikey": (401, "invalid_request_error", "invalid_api_key"),
+    "modelnotfound": (404, "invalid_request_error", "model_not_found"),
+    "insufficientquota": (429, "insufficient_quota", "insufficient_quota"),
+    "serveroverloaded": (503, "server_error", "server_is_overloaded"),
+    "internalservererror": (500, "server_error", "server_error"),
+    "servererror": (500, "server_error", "server_error"),
+    "sandboxerror": (500, "server_error", "server_error"),
+    "threadrollbackfailed": (500, "server_error", "server_error"),
+}
+_UPSTREAM: Final = (502, "server_error", "upstream_error")
+_BY_STATUS: Final[dict[int, tuple[int, str, str]]] = {
+    400: _BY_KIND["badrequest"],
+    401: _BY_KIND["unauthorized"],
+    403: _BY_KIND["unauthorized"],
+    404: _BY_KIND["modelnotfound"],
+    413: _BY_KIND["contextwindowexceeded"],
+    429: _BY_KIND["ratelimitexceeded"],
+    500: _BY_KIND["internalservererror"],
+    503: _BY_KIND["serveroverloaded"],
+}
+_BY_RPC_CODE: Final[dict[int, tuple[int, str, str]]] = {
+    -32700: _BY_KIND["badrequest"],
+    -32600: _BY_KIND["badrequest"],
+    -32601: _BY_KIND["badrequest"],
+    -32602: _BY_KIND["badrequest"],
+    -32603: _BY_KIND["internalservererror"],
+    -32001: _BY_KIND["serveroverloaded"],
+}
+_RETRYABLE: Final = frozenset({429, 503})
+_INCOMPLETE: Final = re.compile(r"Incomplete response returned, reason: (\w+)")
+_TRY_AGAIN: Final = re.compile(r"try again in (\d+(?:\.\d+)?) ?(ms|s|m|h)", re.IGNORECASE)
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def incomplete_reason(message: str) -> str | None:
+    """Codex reports an answer cut by a limit as an error; a client knows it as a way to finish."""
+    found = _INCOMPLETE.search(message)
+    return found[1] if found else None
+
+
+def codex_failure(error: Json) -> Failure:
+    """The failure behind a `TurnError`: `{message, codexErrorInfo}`, in either spelling."""
+    message = text_of(error.get("message")) or "the backend failed without saying why"
+    info: Any = error.get("codexErrorInfo", error.get("codex_error_info"))
+    if (details := text_of(error.get("additionalDetails"))) and details not in message:
+        message = f"{message} ({details})"
+    kind, status = _kind_and_status(info)
+    if kind in _BY_KIND:
+        return _failure(_BY_KIND[kind], message)
+    if status is not None:
+        return _failure(_BY_STATUS.get(status, _UPSTREAM), message)
+    return _upstream_body(message) or _failure(_UPSTREAM, message)
+
+
+def responses_failure(error: Json) -> Failure:
+    """The failure behind a Responses `error` object: `{code, message, param}`."""
+    message = text_of(error.get("message")) or "the backend failed without saying why"
+    kind = _plain(text_of(error.get("code")) or text_of(error.get("type")))
+    param = text_of(error.get("param")) or None
+    return _failure(_BY_KIND.get(kind, _UPSTREAM), message, param)
+
+
+def rpc_failure(error: Json) -> Failure:
+    """The failure behind a JSON-RPC error answer."""
+    code = error.get("code")
+    message = text_of(error.get("message")) or f"the backend answered with error {code}"
+    known = _BY_RPC_CODE.get(code) if isinstance(code, int) else None
+    return _failure(known or _BY_KIND["internalservererror"], message)
+
+
+def _kind_and_status(info: object) -> tuple[str, int | None]:
+    """`"usageLimitExceeded"`, or `{"httpConnectionFailed": {"httpStatusCode": 401}}`."""
+    if isinstance(info, str):
+        return _plain(info), None
+    for kind, detail in as_json(info).items():
+        fields = as_json(detail)
+        status = fields.get("httpStatusCode", fields.get("http_status_code"))
+        return _plain(str(kind)), status if isinstance(status, int) else None
+    return "", None
+
+
+def _plain(word: str) -> str:
+    return word.replace("_", "").lower()
+
+
+def _upstream_body(message: str) -> Failure | None:
+    """An upstream 400 arrives as the upstream's own error body, written as a string."""
+    if not message.lstrip().startswith("{"):
+        return None
+    try:
+        body = as_json(msgspec.json.decode(message.encode()))
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None
+    error = as_json(body.get("error")) or body
+    if not text_of(error.get("message")):
+        return None
+    found = responses_failure(error)
+    if found.status != 502:
+        return found
+    return _failure(_BY_KIND["badrequest"], found.message, found.param)
+
+
+def _failure(known: tuple[int, str, str], message: str, param: str | None = None) -> Failure:
+    status, kind, code = known
+    if status == 401:
+        message = f"{message} (the backend's own login was refused: run `codex login`)"
+    retry_after = _retry_after(message) if status in _RETRYABLE else None
+    return Failure(message, status, kind, code, param, retry_after)
+
+
+def _retry_after(message: str) -> float | None:
+    found = _TRY_AGAIN.search(message)
+    return float(found[1]) * _SECONDS[found[2].lower()] if found else None

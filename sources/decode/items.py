@@ -1,0 +1,265 @@
+"""What the dialects share: items of the Responses API, usage, and who has spoken already."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from attrs import Factory, define
+
+from pipeline.call_shapes import call_arguments, call_name
+from pipeline.events import (
+    BackendNotice,
+    Event,
+    Failed,
+    ReasoningDelta,
+    ReasoningItem,
+    ResponseEnd,
+    RetryNotice,
+    TextDelta,
+    ToolCall,
+    ToolOutput,
+    TurnEnd,
+    Usage,
+)
+from pipeline.loose_json import Json, as_json, as_list, is_json, text_of
+from sources.decode.failures import codex_failure, incomplete_reason
+
+MIRROR = "the same in another dialect"
+ECHO = "an echo of the input"
+SILENT = "says nothing to a client"
+
+
+class Speech:
+    """Who has given a message's text: deltas first, else the finished message, else the raw item.
+
+    Backends tell one message up to three times. The forms are ranked; texts are never compared,
+    because equal neighbours are real: "1", "0", "0", "0" is 1000.
+    """
+
+    def __init__(self) -> None:
+        self._state: Literal["nobody", "deltas", "finished"] = "nobody"
+
+    def begin(self) -> None:
+        self._state = "nobody"
+
+    def delta(self) -> None:
+        self._state = "deltas"
+
+    def finished(self) -> bool:
+        """A finished message came: whether its text is news."""
+        news = self._state != "deltas"
+        self._state = "finished"
+        return news
+
+    def raw(self) -> bool:
+        """The raw item of a message came: whether its text is news. The message is over."""
+        news = self._state == "nobody"
+        self._state = "nobody"
+        return news
+
+
+@define
+class TurnState:
+    """What a decoder knows of its turn, whichever dialect tells it."""
+
+    choice: int = 0
+    known_calls: frozenset[str] = frozenset()
+    dropped: Counter[str] = Factory(Counter[str])
+    text: Speech = Factory(Speech)
+    reasoning: Speech = Factory(Speech)
+    raw_items: bool = False
+    ended: bool = False
+    _failed: bool = False
+    _usage_from: str = ""
+    _usage_total: int | None = None
+
+    def drop(self, reason: str) -> Sequence[Event]:
+        """Let a message end here, and say why."""
+        if reason not in self.dropped and len(self.dropped) >= 100:
+            reason = "other"  # a hostile backend must not fill the books
+        self.dropped[reason] += 1
+        return ()
+
+    # -- text ------------------------------------------------------------------------------------
+
+    def say(self, text: object, item_id: object, at: float) -> Sequence[Event]:
+        if not isinstance(text, str):
+            return self.drop("text that is not a string")
+        self.text.delta()
+        if not text:
+            return self.drop("an empty delta")
+        return (TextDelta(text, text_of(item_id), self.choice, at),)
+
+    def say_finished(self, text: str, item_id: str, at: float) -> Sequence[Event]:
+        if self.text.finished() and text:
+            return (TextDelta(text, item_id, self.choice, at),)
+        return self.drop(MIRROR)
+
+    def think(
+        self, text: object, kind: Literal["summary", "text"], part: object, item: object, at: float
+    ) -> Sequence[Event]:
+        if not isinstance(text, str):
+            return self.drop("reasoning that is not a string")
+        self.reasoning.delta()
+        number = part if isinstance(part, int) else 0
+        return (ReasoningDelta(text, kind, number, text_of(item), self.choice, at),)
+
+    # -- items -----------------------------------------------------------------------------------
+
+    def raw_item(self, item: Json, at: float) -> Sequence[Event]:
+        """A finished Responses item: the only form in which calls are verbatim and in order."""
+        self.raw_items = True
+        match item.get("type"):
+            case "message" if item.get("role") == "assistant":
+                text = content_text(item.get("content"))
+                if self.text.raw() and text:
+                    return (TextDelta(text, text_of(item.get("id")), self.choice, at),)
+                return self.drop(MIRROR)
+            case "message":
+                return self.drop(ECHO)
+            case "function_call":
+                return self.call(item, at)
+            case "function_call_output":
+                output = content_text(item.get("output"))
+                return (ToolOutput(text_of(item.get("call_id")), output, self.choice, at),)
+            case "reasoning":
+                return self.reasoning_item(item, at)
+            case other:
+                return self.drop(f"an item of type {other!s:.40}")
+
+    def call(self, item: Json, at: float) -> Sequence[Event]:
+        call_id = text_of(item.get("call_id")) or text_of(item.get("id"))
+        if call_id in self.known_calls:
+            return self.drop(ECHO)
+        name = call_name(item)
+        if not name or not call_id:
+            return self.drop("a call without a name or an id")
+        namespace = item.get("namespace")
+        return (
+            ToolCall(
+                call_id=call_id,
+                name=name,
+                arguments=call_arguments(item) or "{}",
+                item_id=text_of(item.get("id")),
+                namespace=namespace if isinstance(namespace, str) else None,
+                choice=self.choice,
+                at=at,
+            ),
+        )
+
+    def requested_call(self, params: Json, at: float) -> Sequence[Event]:
+        """A call as a request to run it: parsed and out of order, so only for want of raw items."""
+        if self.raw_items:
+            return self.drop(MIRROR)
+        call_id = params.get("callId", params.get("call_id", params.get("id")))
+        call = {
+            "call_id": call_id,
+            "name": params.get("tool"),
+            "arguments": params.get("arguments"),
+        }
+        return self.call(call, at)
+
+    def reasoning_item(self, item: Json, at: float) -> Sequence[Event]:
+        summary = tuple(content_texts(item.get("summary")))
+        item_id = text_of(item.get("id"))
+        sealed = item.get("encrypted_content")
+        told = [
+            ReasoningDelta(text, "summary", part, item_id, self.choice, at)
+            for part, text in enumerate(summary if self.reasoning.raw() else ())
+        ]
+        encrypted = sealed if isinstance(sealed, str) else None
+        return [*told, ReasoningItem(item_id, summary, encrypted, self.choice, at)]
+
+    def notice(self, subject: str, message: object, at: float) -> Sequence[Event]:
+        return (BackendNotice(subject, text_of(message), self.choice, at),)
+
+    # -- usage and ends --------------------------------------------------------------------------
+
+    def response_end(self, usage: Json, response_id: object, at: float) -> Sequence[Event]:
+        """The backend said itself that an upstream response is over."""
+        if self._usage_from == "totals":
+            return self.drop(MIRROR)
+        self._usage_from = "responses"
+        end = ResponseEnd(text_of(response_id), self.choice, at)
+        return [*self._usage(usage, at), end]
+
+    def usage_total(self, last: Json, total: Json, at: float) -> Sequence[Event]:
+        """A running total. Where responses are not told to end, a new total means that one did."""
+        if self._usage_from == "responses":
+            return self.drop(MIRROR)
+        spent = _count(total, "totalTokens", "total_tokens")
+        if not _count(last, "inputTokens", "input_tokens") or spent == self._usage_total:
+            return self.drop(MIRROR)
+        self._usage_from, self._usage_total = "totals", spent
+        return [*self._usage(last, at), ResponseEnd("", self.choice, at)]
+
+    def _usage(self, usage: Json, at: float) -> list[Event]:
+        if not usage:
+            return []
+        details_in = as_json(usage.get("input_tokens_details"))
+        details_out = as_json(usage.get("output_tokens_details"))
+        tokens_in = _count(usage, "inputTokens", "input_tokens")
+        tokens_out = _count(usage, "outputTokens", "output_tokens")
+        return [
+            Usage(
+                input_tokens=tokens_in,
+                output_tokens=tokens_out,
+                total_tokens=_count(usage, "totalTokens", "total_tokens") or tokens_in + tokens_out,
+                cached_tokens=_count(usage, "cachedInputTokens", "cached_input_tokens")
+                or _count(details_in, "cached_tokens"),
+                reasoning_tokens=_count(usage, "reasoningOutputTokens", "reasoning_output_tokens")
+                or _count(details_out, "reasoning_tokens"),
+                choice=self.choice,
+                at=at,
+            )
+        ]
+
+    def usage_only(self, usage: Json, at: float) -> Sequence[Event]:
+        return self._usage(usage, at)
+
+    def codex_error(self, error: Json, *, will_retry: bool, at: float) -> Sequence[Event]:
+        message = text_of(error.get("message"))
+        if will_retry:
+            self.text.begin()
+            self.reasoning.begin()
+            return (RetryNotice(message, self.choice, at),)
+        if reason := incomplete_reason(message):
+            return self.end(reason, at)
+        return self.fail(lambda: Failed(codex_failure(error), self.choice, at))
+
+    def fail(self, failed: Callable[[], Failed]) -> Sequence[Event]:
+        """A failure, once: the backend tells of it as an error and again as the turn's status."""
+        if self._failed:
+            return self.drop(MIRROR)
+        self._failed = True
+        return (failed(),)
+
+    def end(self, reason: str, at: float) -> Sequence[Event]:
+        self.ended = True
+        return (TurnEnd(reason, choice=self.choice, at=at),)
+
+
+def content_text(content: object) -> str:
+    """The text of a message's content or a tool's output, as a string or in parts."""
+    if isinstance(content, str):
+        return content
+    if is_json(content):
+        return content_text(content.get("content"))
+    return "".join(content_texts(content))
+
+
+def content_texts(parts: object) -> list[str]:
+    return [
+        part if isinstance(part, str) else text_of(as_json(part).get("text"))
+        for part in as_list(parts)
+    ]
+
+
+def _count(usage: Json, *names: str) -> int:
+    for name in names:
+        value = usage.get(name)
+        if isinstance(value, int) and value >= 0:
+            return value
+    return 0

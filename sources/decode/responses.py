@@ -1,0 +1,128 @@
+"""Responses-API events, as a backend behind a URL streams them, with their field variations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from pipeline.call_shapes import fragments_of, is_call
+from pipeline.events import Event, Failed
+from pipeline.loose_json import Json, as_json, as_list, text_of
+from sources.decode.failures import responses_failure
+from sources.decode.items import MIRROR, SILENT, TurnState, content_text
+
+
+def _text_delta(state: TurnState, event: Json, at: float) -> Sequence[Event]:
+    return state.say(event.get("delta"), event.get("item_id"), at)
+
+
+def _text_done(state: TurnState, event: Json, at: float) -> Sequence[Event]:
+    text = text_of(event.get("text")) or text_of(event.get("refusal"))
+    return state.say_finished(text, text_of(event.get("item_id")), at)
+
+
+def _summary_delta(state: TurnState, event: Json, at: float) -> Sequence[Event]:
+    item, part = event.get("item_id"), event.get("summary_index")
+    return state.think(event.get("delta"), "summary", part, item, at)
+
+
+def _reasoning_delta(state: TurnState, event: Json, at: float) -> Sequence[Event]:
+    item, part = event.get("item_id"), event.get("content_index")
+    return state.think(event.get("delta"), "text", part, item, at)
+
+
+def _fragments(state: TurnState, event: Json, at: float) -> Sequence[Event]:
+    return fragments_of(event, choice=state.choice, at=at) or state.drop(SILENT)
+
+
+def _item_added(state: TurnState, event: Json, at: float) -> Sequence[Event]:
+    item = as_json(event.get("item"))
+    match item.get("type"):
+        case "message":
+            state.text.begin()
+        case "reasoning":
+            state.reasoning.begin()
+        case _:
+            pass
+    return _fragments(state, event, at)
+
+
+def _item_done(state: TurnState, event: Json, at: float) -> Sequence[Event]:
+    """A finished item. A message may carry calls as parts of its content beside its text."""
+    item = as_json(event.get("item"))
+    calls = fragments_of(event, choice=state.choice, at=at)
+    match item.get("type"):
+        case "message":
+            texts = [part for part in as_list(item.get("content")) if not is_call(part)]
+            text = content_text(texts)
+            if state.text.raw() and text:
+                return [*state.say(text, item.get("id"), at), *calls]
+            return calls or state.drop(MIRROR)
+        case "reasoning":
+            return state.reasoning_item(item, at)
+        case "function_call_output":
+            return state.raw_item(item, at)
+        case _:
+            return calls or state.drop(SILENT)
+
+
+def _completed(state: TurnState, event: Json, at: float) -> Sequence[Event]:
+    response = as_json(event.get("response"))
+    usage = as_json(response.get("usage"))
+    ending = state.response_end(usage, response.get("id"), at)
+    return [*ending, *state.end("completed", at)]
+
+
+def _incomplete(state: TurnState, event: Json, at: float) -> Sequence[Event]:
+    response = as_json(event.get("response"))
+    reason = text_of(as_json(response.get("incomplete_details")).get("reason"))
+    usage = state.usage_only(as_json(response.get("usage")), at)
+    return [*usage, *state.end(reason or "length", at)]
+
+
+def _failed(state: TurnState, event: Json, at: float) -> Sequence[Event]:
+    error = as_json(as_json(event.get("response")).get("error")) or as_json(event.get("error"))
+    failure = responses_failure(error or event)
+    failed = state.fail(lambda: Failed(failure, state.choice, at))
+    return [*failed, *state.end("failed", at)]
+
+
+def _done(state: TurnState, event: Json, at: float) -> Sequence[Event]:
+    """`[DONE]` where nothing else said the end: seen from backends that send no `completed`."""
+    return state.end("completed", at)
+
+
+def _silent(state: TurnState, event: Json, at: float) -> Sequence[Event]:
+    return state.drop(SILENT)
+
+
+DONE: Final = "[DONE]"
+
+HANDLERS: Final[dict[str, Callable[[TurnState, Json, float], Sequence[Event]]]] = {
+    "response.output_text.delta": _text_delta,
+    "response.output_text.done": _text_done,
+    "response.refusal.delta": _text_delta,
+    "response.refusal.done": _text_done,
+    "response.reasoning_summary_text.delta": _summary_delta,
+    "response.reasoning_text.delta": _reasoning_delta,
+    "response.output_item.added": _item_added,
+    "response.output_item.done": _item_done,
+    "response.content_part.added": _fragments,
+    "response.function_call_arguments.delta": _fragments,
+    "response.function_call_arguments.done": _fragments,
+    "response.completed": _completed,
+    "response.done": _completed,
+    "response.incomplete": _incomplete,
+    "response.failed": _failed,
+    "error": _failed,
+    DONE: _done,
+    "response.created": _silent,
+    "response.in_progress": _silent,
+    "response.queued": _silent,
+    "response.content_part.done": _silent,
+    "response.reasoning_summary_part.added": _silent,
+    "response.reasoning_summary_part.done": _silent,
+    "response.reasoning_summary_text.done": _silent,
+    "response.reasoning_text.done": _silent,
+    "keepalive": _silent,
+}

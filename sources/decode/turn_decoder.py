@@ -1,0 +1,143 @@
+"""One turn of one backend: its messages in, events out, in whichever dialect it speaks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+from attrs import frozen
+
+from pipeline.events import Event, Failed
+from pipeline.loose_json import Json, as_json, is_json, text_of
+from sources.decode import legacy, responses, v2
+from sources.decode.failures import rpc_failure
+from sources.decode.items import MIRROR, SILENT, TurnState
+from sources.decode.legacy import LegacyState
+
+Dialect: TypeAlias = Literal["v2", "legacy", "responses"]
+
+
+@frozen
+class _Message:
+    """A message with its dialect known: what kind it is and where its content stands."""
+
+    dialect: Dialect
+    kind: str
+    body: Json
+    thread: str = ""
+    turn: str = ""
+
+
+class TurnDecoder:
+    """Total and tolerant: every message becomes events or a counted drop, never an exception.
+
+    A backend may tell everything in two or three dialects at once. The first that shows the turn
+    is the one listened to, for the whole turn; the others are mirrors.
+    """
+
+    def __init__(self, *, choice: int = 0, known_calls: frozenset[str] = frozenset()) -> None:
+        self._state = TurnState(choice=choice, known_calls=known_calls)
+        self._legacy = LegacyState(self._state)
+        self._dialect: Dialect | None = None
+        self._thread = ""
+        self._turn = ""
+        self.recognized = 0
+        """How many messages were of a dialect we know: 0 means that this is something else."""
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Why messages did not become events, and how many."""
+        return self._state.dropped
+
+    @property
+    def ended(self) -> bool:
+        return self._state.ended
+
+    def feed(self, message: object, at: float = 0.0) -> Sequence[Event]:
+        """Decode one message; at is the source's time."""
+        if not is_json(message):
+            return self._state.drop("not an object")
+        found = _classify(message)
+        if isinstance(found, str):
+            return self._answer(message, at) if found == "answer" else self._state.drop(found)
+        self.recognized += 1
+        if self._state.ended:
+            return self._state.drop("after the end of the turn")
+        if (stranger := self._stranger(found)) is not None:
+            return self._state.drop(stranger)
+        return self._dispatch(found, at)
+
+    def unreadable(self, problem: str) -> None:
+        """Count a line that held no message at all."""
+        self._state.drop(problem)
+
+    def _stranger(self, message: _Message) -> str | None:
+        """Why a message is not of this turn, if it is not."""
+        if message.dialect == "v2" and message.kind == "turn/started" and not self._turn:
+            self._turn = text_of(as_json(message.body.get("turn")).get("id"))
+            self._thread = message.thread
+        if self._thread and message.thread and message.thread != self._thread:
+            return "another thread"
+        if self._turn and message.turn and message.turn != self._turn:
+            return "another turn"
+        return None
+
+    def _dispatch(self, message: _Message, at: float) -> Sequence[Event]:
+        if self._dialect is not None and message.dialect != self._dialect:
+            return self._state.drop(MIRROR)
+        kind, body = message.kind, message.body
+        if message.dialect == "v2":
+            events = v2.HANDLERS[kind](self._state, body, at)
+        elif message.dialect == "legacy":
+            events = legacy.HANDLERS[kind](self._legacy, body, at)
+        else:
+            events = responses.HANDLERS[kind](self._state, body, at)
+        if events or kind in ("turn/started", "task_started"):
+            self._dialect = self._dialect or message.dialect
+            self._turn = self._turn or message.turn
+            self._thread = self._thread or message.thread
+        return events
+
+    def _answer(self, message: Json, at: float) -> Sequence[Event]:
+        """An answer to a request of ours. An error before the turn began is why it never will."""
+        self.recognized += 1
+        error = as_json(message.get("error"))
+        if not error or self._dialect is not None or self._state.ended:
+            return self._state.drop("an answer to a request")
+        failed = self._state.fail(lambda: Failed(rpc_failure(error), self._state.choice, at))
+        return [*failed, *self._state.end("failed", at)]
+
+
+def _classify(message: Json) -> _Message | str:
+    """A message's dialect, or the reason why it has none."""
+    method = message.get("method")
+    if isinstance(method, str):
+        return _classify_method(method, as_json(message.get("params")))
+    msg = message.get("msg")
+    kind = text_of(as_json(msg).get("type")) or text_of(message.get("type"))
+    if kind in legacy.HANDLERS and is_json(msg):
+        return _Message("legacy", kind, msg, turn=text_of(message.get("id")))
+    if kind in responses.HANDLERS:
+        return _Message("responses", kind, message)
+    if kind in legacy.HANDLERS:
+        return _Message("legacy", kind, message)
+    if "id" in message and ("result" in message or "error" in message):
+        return "answer"
+    return f"unknown type: {kind:.60}" if kind else "not a message of a backend"
+
+
+def _classify_method(method: str, params: Json) -> _Message | str:
+    if method in v2.HANDLERS:
+        turn = text_of(params.get("turnId")) or text_of(as_json(params.get("turn")).get("id"))
+        return _Message("v2", method, params, text_of(params.get("threadId")), turn)
+    if method in v2.NOISE:
+        return SILENT
+    kind = method.removeprefix(legacy.PREFIX)
+    if kind in legacy.HANDLERS:
+        msg = as_json(params.get("msg")) or params
+        thread, turn = text_of(params.get("conversationId")), text_of(params.get("id"))
+        return _Message("legacy", kind, msg, thread, turn)
+    if kind in responses.HANDLERS:
+        return _Message("responses", kind, {"type": kind, **params})
+    return f"unknown method: {method:.60}"

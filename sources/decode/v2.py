@@ -1,0 +1,152 @@
+"""The app-server's v2 notifications, with raw events or without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from pipeline.errors import Failure
+from pipeline.events import Event, Failed, ToolOutput
+from pipeline.loose_json import Json, as_json, as_list, text_of
+from sources.decode.items import MIRROR, SILENT, TurnState, content_text, content_texts
+
+
+def _text_delta(state: TurnState, params: Json, at: float) -> Sequence[Event]:
+    return state.say(params.get("delta"), params.get("itemId"), at)
+
+
+def _summary_delta(state: TurnState, params: Json, at: float) -> Sequence[Event]:
+    item = params.get("itemId")
+    return state.think(params.get("delta"), "summary", params.get("summaryIndex"), item, at)
+
+
+def _reasoning_delta(state: TurnState, params: Json, at: float) -> Sequence[Event]:
+    item = params.get("itemId")
+    return state.think(params.get("delta"), "text", params.get("contentIndex"), item, at)
+
+
+def _item_started(state: TurnState, params: Json, at: float) -> Sequence[Event]:
+    item = as_json(params.get("item"))
+    match item.get("type"):
+        case "agentMessage":
+            state.text.begin()
+        case "reasoning":
+            state.reasoning.begin()
+        case "dynamicToolCall":
+            return state.requested_call(item, at)
+        case _:
+            pass
+    return state.drop(SILENT)
+
+
+def _item_completed(state: TurnState, params: Json, at: float) -> Sequence[Event]:
+    item = as_json(params.get("item"))
+    item_id = text_of(item.get("id"))
+    match item.get("type"):
+        case "agentMessage":
+            return state.say_finished(text_of(item.get("text")), item_id, at)
+        case "reasoning" if not state.raw_items:
+            summary = [{"text": text} for text in content_texts(item.get("summary"))]
+            return state.reasoning_item({"id": item_id, "summary": summary}, at)
+        case "dynamicToolCall" if not state.raw_items:
+            output = content_text(as_list(item.get("contentItems")))
+            return (ToolOutput(item_id, output, state.choice, at),)
+        case "mcpToolCall":
+            failure = as_json(item.get("error")).get("message")
+            return state.drop(MIRROR) if state.raw_items else state.notice("mcp", failure, at)
+        case _:
+            return state.drop(SILENT)
+
+
+def _raw_item(state: TurnState, params: Json, at: float) -> Sequence[Event]:
+    return state.raw_item(as_json(params.get("item")), at)
+
+
+def _response_completed(state: TurnState, params: Json, at: float) -> Sequence[Event]:
+    return state.response_end(as_json(params.get("usage")), params.get("responseId"), at)
+
+
+def _token_usage(state: TurnState, params: Json, at: float) -> Sequence[Event]:
+    usage = as_json(params.get("tokenUsage"))
+    return state.usage_total(as_json(usage.get("last")), as_json(usage.get("total")), at)
+
+
+def _error(state: TurnState, params: Json, at: float) -> Sequence[Event]:
+    retry = params.get("willRetry") is True
+    return state.codex_error(as_json(params.get("error")), will_retry=retry, at=at)
+
+
+def _turn_completed(state: TurnState, params: Json, at: float) -> Sequence[Event]:
+    turn = as_json(params.get("turn"))
+    match turn.get("status"):
+        case "failed":
+            failed = state.codex_error(as_json(turn.get("error")), will_retry=False, at=at)
+            return failed if state.ended else [*failed, *state.end("failed", at)]
+        case "interrupted":
+            return interrupted(state, at)
+        case _:
+            return state.end("completed", at)
+
+
+def interrupted(state: TurnState, at: float) -> Sequence[Event]:
+    """Somebody else ended the turn: what was said so far is not an answer."""
+    failure = Failure(
+        "the turn was interrupted before its answer was complete; send the request again",
+        status=502,
+        type="server_error",
+        code="turn_interrupted",
+    )
+    failed = state.fail(lambda: Failed(failure, state.choice, at))
+    return [*failed, *state.end("interrupted", at)]
+
+
+def _mcp_status(state: TurnState, params: Json, at: float) -> Sequence[Event]:
+    message = f"{text_of(params.get('name'))} {text_of(params.get('status'))}".strip()
+    return state.notice("mcp", message, at)
+
+
+def _silent(state: TurnState, params: Json, at: float) -> Sequence[Event]:
+    return state.drop(SILENT)
+
+
+HANDLERS: Final[dict[str, Callable[[TurnState, Json, float], Sequence[Event]]]] = {
+    "item/agentMessage/delta": _text_delta,
+    "item/reasoning/summaryTextDelta": _summary_delta,
+    "item/reasoning/textDelta": _reasoning_delta,
+    "item/started": _item_started,
+    "item/completed": _item_completed,
+    "item/tool/call": lambda state, params, at: state.requested_call(params, at),
+    "rawResponseItem/completed": _raw_item,
+    "rawResponse/completed": _response_completed,
+    "thread/tokenUsage/updated": _token_usage,
+    "error": _error,
+    "turn/started": _silent,
+    "turn/completed": _turn_completed,
+    "mcpServer/startupStatus/updated": _mcp_status,
+    "item/reasoning/summaryPartAdded": _silent,
+}
+
+NOISE: Final = frozenset(
+    {
+        "account/rateLimits/updated",
+        "account/updated",
+        "configWarning",
+        "deprecationNotice",
+        "item/commandExecution/outputDelta",
+        "item/fileChange/outputDelta",
+        "item/mcpToolCall/progress",
+        "item/plan/delta",
+        "model/rerouted",
+        "remoteControl/status/changed",
+        "serverRequest/resolved",
+        "thread/archived",
+        "thread/closed",
+        "thread/compacted",
+        "thread/name/updated",
+        "thread/started",
+        "thread/status/changed",
+        "turn/diff/updated",
+        "turn/plan/updated",
+        "warning",
+    }
+)

@@ -1,0 +1,143 @@
+"""A recorded turn as a source: at once, or in the time it took."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Protocol
+
+import trio
+
+from pipeline.errors import UsageError
+from pipeline.events import Burst, Event
+from pipeline.stage import Send
+from pipeline.transcript import Record, read_records
+from sources.decode.turn_decoder import TurnDecoder
+
+LINES_PER_BURST: Final = 64
+
+
+class Watcher(Protocol):
+    """Told of every message and what it was read as."""
+
+    def __call__(self, record: Record, events: Iterable[Event], reasons: list[str]) -> None: ...
+
+
+class Replay:
+    """Plays a transcript: with `speed` None as fast as it goes, else so many times as fast.
+
+    At full speed events keep the recording's own stamps, so that every decision about time is
+    the recording's. `pace` is the least time between two messages that mean something, for
+    recordings that were made faster than anybody can watch.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        speed: float | None = None,
+        pace: float = 0.0,
+        watch: Watcher | None = None,
+    ) -> None:
+        self._path = path
+        self._speed = speed
+        self._pace = pace
+        self._watch = watch
+        self.decoder = TurnDecoder()
+
+    @property
+    def real_time(self) -> bool:
+        return self._speed is not None or self._pace > 0
+
+    async def run(self, send: Send) -> None:
+        with open_transcript(self._path) as file:
+            records = read_records(file)
+            if self.real_time:
+                await self._in_time(records, send)
+            else:
+                await self._at_once(records, send)
+        if not self.decoder.recognized:
+            raise foreign(self._path)
+
+    def events(self) -> Iterator[Burst]:
+        """The decoded bursts without trio: what `run` sends at full speed."""
+        with open_transcript(self._path) as file:
+            yield from self._bursts(read_records(file))
+        if not self.decoder.recognized:
+            raise foreign(self._path)
+
+    def _bursts(self, records: Iterator[Record]) -> Iterator[Burst]:
+        at = 0.0
+        while batch := list(islice(records, LINES_PER_BURST)):
+            burst: list[Event] = []
+            for record in batch:
+                at = at if record.at is None else record.at
+                burst += self._decode(record, at)
+            if burst:
+                yield tuple(burst)
+
+    async def _at_once(self, records: Iterator[Record], send: Send) -> None:
+        for burst in self._bursts(records):
+            await send.send(burst)
+
+    async def _in_time(self, records: Iterator[Record], send: Send) -> None:
+        now = trio.current_time()
+        recorded: float | None = None
+        for record in records:
+            if record.at is not None:
+                if recorded is not None and self._speed:
+                    now += max(0.0, record.at - recorded) / self._speed
+                recorded = record.at
+            burst = tuple(self._decode(record, now))
+            if burst:
+                await trio.sleep_until(now)
+                await send.send(burst)
+                now = max(now, trio.current_time()) + self._pace
+
+    def _decode(self, record: Record, at: float) -> Iterable[Event]:
+        before = self.decoder.dropped.copy() if self._watch else None
+        if record.problem is not None:
+            self.decoder.unreadable(record.problem)
+            events: Iterable[Event] = ()
+        else:
+            events = self.decoder.feed(record.message, at)
+        if self._watch is not None and before is not None:
+            self._watch(record, events, list(self.decoder.dropped - before))
+        return events
+
+
+def open_transcript(path: str | Path) -> BinaryIO:
+    """Open a transcript, `-` being standard input; UsageError says what is wrong with it."""
+    if str(path) == "-":
+        return sys.stdin.buffer
+    try:
+        return Path(path).open("rb")
+    except FileNotFoundError:
+        raise UsageError(f"{path}: there is no such file") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path}: this is a folder; name a transcript in it") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def foreign(path: str | Path) -> UsageError:
+    return UsageError(
+        f"{path}: not one line is a message of codex app-server or a Responses event. A transcript "
+        'has one JSON message a line, such as {"method": "item/agentMessage/delta", "params": '
+        '{"delta": "Hi"}}, or is a stream of server-sent events'
+    )
+
+
+class Listed:
+    """A list of events as a source: for tests and examples."""
+
+    real_time = False
+
+    def __init__(self, *bursts: Iterable[Any]) -> None:
+        self._bursts = bursts
+
+    async def run(self, send: Send) -> None:
+        for burst in self._bursts:
+            await send.send(tuple(burst))

@@ -1,0 +1,96 @@
+"""Ends the turn once the model has made its calls, and drops its narration behind the last one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import Literal
+
+from pipeline.events import (
+    CallProgress,
+    Event,
+    ReasoningDelta,
+    ResponseEnd,
+    TextDelta,
+    ToolCall,
+    ToolOutput,
+    TurnEnd,
+)
+from pipeline.stage import Stage
+
+TAIL = "narration after the last call"
+
+
+class CutAfterTools(Stage):
+    """Nothing the model says after its last call passes, and nothing is generated after it.
+
+    A burst of calls ends with its upstream response, with a tool output the backend made itself,
+    or when `grace` seconds have passed since the last call. Text between two calls passes: it is
+    held until it is known whether another call follows.
+    """
+
+    def __init__(
+        self,
+        stop: bool = True,
+        mode: Literal["burst", "first"] = "burst",
+        grace: float = 0.3,
+        suppress_tail: bool = True,
+    ) -> None:
+        super().__init__()
+        self._stop = stop
+        self._mode = mode
+        self._grace = grace
+        self._suppress_tail = suppress_tail
+        self._calling = False
+        self._tail: list[Event] = []
+        self._now = 0.0
+
+    def feed(self, event: Event) -> Sequence[Event]:
+        self._now = event.at
+        match event:
+            case ToolCall():
+                return self._call(event)
+            case CallProgress():
+                if self._calling and self._stop:
+                    self.deadline = event.at + self._grace
+                return self.fold(event, "a call is on its way")
+            case TextDelta() | ReasoningDelta() if self._calling and self._suppress_tail:
+                self._tail.append(event)
+                return ()
+            case ResponseEnd() | ToolOutput() if self._calling and self._stop:
+                return [event, *self._cut()]
+            case TurnEnd():
+                self._drop_tail()
+                self.deadline = inf
+                return (event,)
+            case _:
+                return (event,)
+
+    def wake(self) -> Sequence[Event]:
+        self._now = self.deadline
+        return self._cut()
+
+    def close(self) -> Sequence[Event]:
+        self._drop_tail()
+        return ()
+
+    def _call(self, event: ToolCall) -> Sequence[Event]:
+        between, self._tail = self._tail, []
+        self._calling = True
+        if not self._stop:
+            return [*between, event]
+        if self._mode == "first":
+            return [*between, event, *self._cut()]
+        self.deadline = event.at + self._grace
+        return [*between, event]
+
+    def _cut(self) -> Sequence[Event]:
+        self.done = True
+        self.deadline = inf
+        self._drop_tail()
+        return self.make(TurnEnd("tool_calls", at=self._now))
+
+    def _drop_tail(self) -> None:
+        for event in self._tail:
+            self.drop(event, TAIL)
+        self._tail.clear()

@@ -1,0 +1,31 @@
+"""Forwards calls of the same name and arguments once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import evolve
+
+from pipeline.events import Event, ToolCall
+from pipeline.stage import Stage
+
+
+class DedupToolCalls(Stage):
+    """No two calls that leave have the same name and the same arguments, to the letter."""
+
+    def __init__(self, enabled: bool = True) -> None:
+        super().__init__()
+        self._enabled = enabled
+        self._seen: set[tuple[int, str, str]] = set()
+        self._next: dict[int, int] = {}
+
+    def feed(self, event: Event) -> Sequence[Event]:
+        if not self._enabled or not isinstance(event, ToolCall):
+            return (event,)
+        call = (event.choice, event.name, event.arguments)
+        if call in self._seen:
+            return self.drop(event, "the same name and arguments as a call before")
+        self._seen.add(call)
+        index = self._next.get(event.choice, 0)
+        self._next[event.choice] = index + 1
+        return (event,) if index == event.index else self.swap(event, evolve(event, index=index))

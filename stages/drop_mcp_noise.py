@@ -1,0 +1,50 @@
+"""Drops what the backend does with its own MCP servers: no client asked for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from pipeline.events import BackendNotice, Event, ToolCall, ToolCallFragment, ToolOutput
+from pipeline.stage import Stage
+from pipeline.turn import Turn
+
+BACKEND_TOOLS: Final = frozenset(
+    {"list_mcp_resources", "list_mcp_resource_templates", "read_mcp_resource"}
+)
+# Codex writes: resources/list failed: unknown MCP server 'obsidian'
+_MCP_FAILURE: Final = re.compile(
+    r"(resources/(templates/)?(list|read)|tools/(list|call)) failed:|unknown MCP server\b"
+)
+
+
+class DropMcpNoise(Stage):
+    """Calls of the backend's own MCP tools, their outputs and MCP start-up never pass.
+
+    A client that declares a tool of the same name gets its calls.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._own_tools = BACKEND_TOOLS
+        self._dropped_calls: set[str] = set()
+
+    def begin(self, turn: Turn) -> None:
+        self._own_tools = BACKEND_TOOLS - turn.tool_names
+
+    def feed(self, event: Event) -> Sequence[Event]:
+        match event:
+            case ToolCall() | ToolCallFragment() if event.name in self._own_tools:
+                self._dropped_calls.update({event.call_id, getattr(event, "key", event.call_id)})
+                return self.drop(event, "the backend's own MCP call")
+            case ToolCallFragment() if event.key in self._dropped_calls:
+                return self.drop(event, "the backend's own MCP call")
+            case ToolOutput() if event.call_id in self._dropped_calls:
+                return self.drop(event, "the output of the backend's own MCP call")
+            case ToolOutput() if _MCP_FAILURE.match(event.output):
+                return self.drop(event, "a phantom MCP failure")
+            case BackendNotice():
+                return self.drop(event, "the backend talks about itself")
+            case _:
+                return (event,)

@@ -1,0 +1,335 @@
+"""Gathers the pieces of tool calls into whole calls: pure, and of use without the pipeline too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+from uuid import uuid4
+
+from attrs import Factory, define, frozen
+
+from pipeline.call_shapes import fragments_of, whole_calls_of
+from pipeline.events import Origin, ToolCall, ToolCallFragment
+from pipeline.loose_json import Json, as_json, as_list, text_of
+from pipeline.turn import Tool
+from pipeline.use_tool import FindTool, WrittenCall, write_use_tool
+from stages.tool_calls.patterns import DEFAULT_PATTERNS, USE_TOOL, TextPattern
+from stages.tool_calls.scanner import Block, BlockScanner
+
+MOST_CALLS: Final = 1_024
+LONGEST_ARGUMENTS: Final = 16 * 1024 * 1024
+
+
+class AggregatorLimitError(ValueError):
+    """A turn asked for more than one turn may hold in memory."""
+
+
+@frozen
+class ToolCallRecord:
+    """A call as far as it is known: its arguments are all that came until now."""
+
+    call_id: str
+    name: str
+    arguments: str
+    index: int = 0
+    choice: int = 0
+    origin: Origin = "structured"
+    complete: bool = False
+
+    def to_openai(self) -> dict[str, Any]:
+        """The call as Chat Completions writes it."""
+        function = {"name": self.name, "arguments": self.arguments or "{}"}
+        return {"id": self.call_id, "type": "function", "function": function}
+
+
+@frozen
+class Ingested:
+    """What one ingestion changed: the touched calls, each with everything known of it."""
+
+    deltas: tuple[ToolCallRecord, ...] = ()
+
+    @property
+    def updated(self) -> bool:
+        return bool(self.deltas)
+
+
+@define
+class _Call:
+    """A call under construction; everything outside sees frozen records."""
+
+    key: str
+    index: int
+    choice: int
+    origin: Origin = "structured"
+    call_id: str = ""
+    name: str = ""
+    parts: list[str] = Factory(list[str])
+    length: int = 0
+    done: bool = False
+    """Its arguments are all there."""
+    taken: bool = False
+    """It was given out, and does not change any more."""
+    closed: bool = False
+    """Its response is over; a later item with the same handle is another call."""
+
+    def write(self, text: str) -> None:
+        self.length += len(text)
+        if self.length > LONGEST_ARGUMENTS:
+            limit = f"{LONGEST_ARGUMENTS // (1024 * 1024)} MiB"
+            raise AggregatorLimitError(f"the arguments of one tool call are longer than {limit}")
+        self.parts.append(text)
+
+    def rewrite(self, text: str) -> None:
+        self.parts.clear()
+        self.length = 0
+        self.write(text)
+
+    @property
+    def whole(self) -> bool:
+        return self.done and bool(self.name) and bool(self.call_id)
+
+    def settle_id(self) -> None:
+        """Fall back on the backend's handle where it never gave an id."""
+        self.call_id = self.call_id or f"call_{self.key}"
+
+    def record(self) -> ToolCallRecord:
+        return ToolCallRecord(
+            call_id=self.call_id,
+            name=self.name,
+            arguments="".join(self.parts),
+            index=self.index,
+            choice=self.choice,
+            origin=self.origin,
+            complete=self.whole,
+        )
+
+
+def new_call_id() -> str:
+    """An id for a call that came without one: unique across turns and processes."""
+    return f"call_{uuid4().hex[:24]}"
+
+
+class ToolCallAggregator:
+    """Calls keep their order of creation, their ids and their arguments' very characters.
+
+    Inputs are never changed, arguments never parsed. Choices do not see each other.
+    """
+
+    def __init__(
+        self, tools: Sequence[Tool] = (), *, new_id: Callable[[], str] = new_call_id
+    ) -> None:
+        self._tools = {tool.name: tool for tool in tools}
+        self._new_id = new_id
+        self._patterns: list[TextPattern] = list(DEFAULT_PATTERNS)
+        self._calls: dict[int, list[_Call]] = {}
+
+    # -- taking in -------------------------------------------------------------------------------
+
+    def ingest_delta(self, delta: Json, *, choice: int = 0) -> Ingested:
+        """Take one streamed message: Responses event, Codex item, or chat delta."""
+        return self.ingest(fragments_of(delta, choice=choice))
+
+    def ingest_message(
+        self, message: Json, *, choice: int = 0, emit_if_missing: bool = False
+    ) -> Ingested:
+        """Take a finished message. `emit_if_missing`: calls in its text count, if no others do."""
+        ingested = self.ingest(whole_calls_of(message, choice=choice))
+        if ingested.updated or not emit_if_missing or self.has_calls(choice):
+            return ingested
+        text = "".join(_texts(message.get("content")))
+        found = extract_blocks(text, self._patterns, self._tools.get)
+        calls = [self._add_written(call, pattern.name, choice) for pattern, call in found]
+        return Ingested(tuple(call.record() for call in calls))
+
+    def ingest(self, fragments: Iterable[ToolCallFragment]) -> Ingested:
+        """Take pieces of calls, in whatever order they come."""
+        touched: dict[int, _Call] = {}
+        for fragment in fragments:
+            call = self._call_for(fragment)
+            if call is not None and self._merge(call, fragment):
+                touched[id(call)] = call
+        return Ingested(tuple(call.record() for call in touched.values()))
+
+    def add(self, call: ToolCall) -> ToolCall | None:
+        """Take a whole call; give it back with its place, or None if its id was seen before."""
+        calls = self._calls.setdefault(call.choice, [])
+        if any(known.call_id == call.call_id for known in calls):
+            return None
+        entry = self._create(call.call_id, call.choice)
+        entry.call_id, entry.name, entry.origin = call.call_id, call.name, call.origin
+        entry.write(call.arguments)
+        entry.done = entry.taken = True
+        if entry.index == call.index:
+            return call
+        return _as_event(entry, call.at, item_id=call.item_id, namespace=call.namespace)
+
+    def add_written(
+        self, call: WrittenCall, origin: str, *, choice: int = 0, at: float = 0.0
+    ) -> ToolCall:
+        """Take a call that was written as text: it gets an id here."""
+        entry = self._add_written(call, origin, choice)
+        entry.taken = True
+        return _as_event(entry, at)
+
+    # -- giving out ------------------------------------------------------------------------------
+
+    def take_ready(self, choice: int = 0, *, at: float = 0.0) -> list[ToolCall]:
+        """The calls that became whole, once each, none before one that was begun earlier."""
+        ready: list[ToolCall] = []
+        for call in self._calls.get(choice, ()):
+            if call.taken:
+                continue
+            if not call.whole:
+                break
+            call.taken = True
+            ready.append(_as_event(call, at))
+        return ready
+
+    def finish(self, choice: int = 0, *, complete: bool = True) -> list[ToolCallRecord]:
+        """The response is over. Complete, or drop and return, the calls still open.
+
+        In a complete response an open call is whole: some backends never say so. A missing name
+        is inferred from the declared tools, a missing id from the backend's handle.
+        """
+        calls = self._calls.get(choice, [])
+        for call in calls:
+            call.done = call.done or complete
+            if call.done:
+                call.name = call.name or self._inferred_name(call.index)
+                call.settle_id()
+            call.closed = True
+        lost = [call.record() for call in calls if not call.whole]
+        kept = [call for call in calls if call.whole]
+        for index, call in enumerate(kept):
+            call.index = index
+        self._calls[choice] = kept
+        return lost
+
+    def snapshot(self, choice: int = 0) -> tuple[ToolCallRecord, ...]:
+        """Every call of a choice in order of creation, as far as it is known, each with an id."""
+        calls = self._calls.get(choice, ())
+        for call in calls:
+            call.settle_id()
+        return tuple(call.record() for call in calls)
+
+    def has_calls(self, choice: int | None = None) -> bool:
+        """Whether any call was begun, in one choice or in any."""
+        return any(self._calls.values()) if choice is None else bool(self._calls.get(choice))
+
+    def reset_turn(self, choice: int | None = None) -> None:
+        """Forget the calls of one choice, or of all; registered text patterns stay."""
+        if choice is None:
+            self._calls.clear()
+        else:
+            self._calls.pop(choice, None)
+
+    # -- text ------------------------------------------------------------------------------------
+
+    @property
+    def text_patterns(self) -> tuple[TextPattern, ...]:
+        return tuple(self._patterns)
+
+    def register_text_pattern(self, pattern: TextPattern) -> None:
+        """Look for one more way of writing calls into text; the same name replaces the old one."""
+        self._patterns = [p for p in self._patterns if p.name != pattern.name] + [pattern]
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _create(self, key: str, choice: int) -> _Call:
+        calls = self._calls.setdefault(choice, [])
+        if len(calls) >= MOST_CALLS:
+            raise AggregatorLimitError(f"a turn made more than {MOST_CALLS} tool calls")
+        call = _Call(key=key, index=len(calls), choice=choice)
+        calls.append(call)
+        return call
+
+    def _add_written(self, written: WrittenCall, origin: str, choice: int) -> _Call:
+        call = self._create(self._new_id(), choice)
+        call.call_id, call.name, call.origin = call.key, written.name, origin
+        call.write(written.arguments)
+        call.done = True
+        return call
+
+    def _call_for(self, fragment: ToolCallFragment) -> _Call | None:
+        """The call a fragment belongs to, made if need be; None if it belongs to none."""
+        calls = self._calls.get(fragment.choice, [])
+        if fragment.call_id:
+            for call in calls:
+                if call.call_id == fragment.call_id:
+                    return call
+        own = [call for call in calls if call.key == fragment.key and not call.closed]
+        if fragment.ordinal >= 0:  # a finished item: its parts in order
+            if fragment.ordinal < len(own) and not _clash(own[fragment.ordinal], fragment):
+                return own[fragment.ordinal]
+        elif own and not own[-1].done and not _clash(own[-1], fragment):
+            return own[-1]
+        return self._create(fragment.key, fragment.choice)
+
+    def _merge(self, call: _Call, fragment: ToolCallFragment) -> bool:
+        """Add what is new; a whole call that was given out does not change any more."""
+        if call.taken:
+            return False
+        call.call_id = call.call_id or fragment.call_id
+        call.name = call.name or fragment.name
+        if fragment.whole:
+            call.rewrite(fragment.whole)
+        elif fragment.arguments:
+            call.write(fragment.arguments)
+        call.done = call.done or fragment.done
+        return True
+
+    def _inferred_name(self, index: int) -> str:
+        """The only declared tool, or the one in the call's place: the backend never said."""
+        names = list(self._tools)
+        if len(names) == 1:
+            return names[0]
+        return names[index] if index < len(names) else ""
+
+
+def _clash(call: _Call, fragment: ToolCallFragment) -> bool:
+    """Whether both have an id and the ids differ: one item may carry several calls."""
+    return bool(call.call_id and fragment.call_id and call.call_id != fragment.call_id)
+
+
+def _as_event(
+    call: _Call, at: float, *, item_id: str = "", namespace: str | None = None
+) -> ToolCall:
+    return ToolCall(
+        call_id=call.call_id,
+        name=call.name,
+        arguments="".join(call.parts) or "{}",
+        index=call.index,
+        origin=call.origin,
+        item_id=item_id or ("" if call.key == call.call_id else call.key),
+        namespace=namespace,
+        choice=call.choice,
+        at=at,
+    )
+
+
+def _texts(content: object) -> Iterable[str]:
+    if isinstance(content, str):
+        yield content
+    for part in as_list(content):
+        yield text_of(part) or text_of(as_json(part).get("text"))
+
+
+def extract_blocks(
+    text: str, patterns: Sequence[TextPattern], find_tool: FindTool = lambda _: None
+) -> list[tuple[TextPattern, WrittenCall]]:
+    """The calls written in a finished text, in order; malformed ones are not calls."""
+    scanner = BlockScanner(patterns)
+    pieces = [*scanner.feed(text), *scanner.close()]
+    blocks = [piece for piece in pieces if isinstance(piece, Block)]
+    calls = [(block.pattern, block.pattern.read(block.text, find_tool)) for block in blocks]
+    return [(pattern, call) for pattern, call in calls if call is not None]
+
+
+def extract_use_tool_blocks(text: str) -> list[WrittenCall]:
+    """The `<use_tool>` calls of a finished text."""
+    return [call for _, call in extract_blocks(text, (USE_TOOL,))]
+
+
+def to_obsidian_xml(record: ToolCallRecord | ToolCall) -> str:
+    """A call as the `<use_tool>` block that Obsidian Copilot reads."""
+    return write_use_tool(record.name, record.arguments)
