@@ -22,7 +22,7 @@ $(READY): constraints.txt pyproject.toml
 	touch $@
 
 run: setup  ## show a recorded Codex turn live, as a streaming client gets it
-	$(BIN)/python -m pipeline replay --speed 0.25 --tools localSearch,writeToFile examples/transcripts/codex-0.166.0/use-tool-text.jsonl
+	$(BIN)/python -m pipeline replay --pace 60 --include-usage --tools localSearch examples/transcripts/codex-0.166.0/use-tool-text.jsonl
 
 test: setup  ## the whole test suite
 	$(BIN)/python -m pytest

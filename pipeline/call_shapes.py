@@ -21,7 +21,7 @@ _ARGUMENT_KEYS: Final = ("arguments", "input", "args", "parameters")
 
 def is_call(part: object) -> bool:
     """Whether an item or content part is a call, under any of its names."""
-    return as_json(part).get("type") in CALL_TYPES
+    return text_of(as_json(part).get("type")) in CALL_TYPES
 
 
 def call_name(part: Json) -> str:
@@ -127,13 +127,22 @@ def _finished(payload: Json) -> Iterator[dict[str, Any]]:
 
 
 def _chat_delta(payload: Json) -> Iterator[dict[str, Any]]:
-    for wrapped in as_list(payload.get("choices")):
-        yield from _chat_delta(as_json(as_json(wrapped).get("delta")))
-    if isinstance(payload.get("delta"), Mapping):
-        yield from _chat_delta(payload["delta"])
+    for delta in _chat_deltas(payload):
+        yield from _increments(delta)
+
+
+def _chat_deltas(payload: Json) -> Iterator[Json]:
+    """The payload itself, the delta it wraps, and those of its choices."""
+    yield payload
+    yield as_json(payload.get("delta"))
+    for choice in as_list(payload.get("choices")):
+        yield as_json(as_json(choice).get("delta"))
+
+
+def _increments(payload: Json) -> Iterator[dict[str, Any]]:
     for position, call in enumerate(map(as_json, as_list(payload.get("tool_calls")))):
-        index = call.get("index", position)
-        yield _increment(call, f"index:{index}")
+        if call:
+            yield _increment(call, f"index:{call.get('index', position)}")
     legacy = as_json(payload.get("function_call"))
     if legacy:
         yield _increment(legacy, "function_call")

@@ -182,7 +182,7 @@ async def _run_lane(
     out: Sequence[Event] = ()
     with receive, send:
         try:
-            while not lane.done:
+            while True:
                 # A cancel scope doubles the cost of a hop, so it is opened only for a deadline.
                 if real_time and lane.deadline < inf:
                     out = await _take_or_wake(lane, receive)
@@ -192,6 +192,8 @@ async def _run_lane(
                     receive.close()  # before sending: a slow client must not delay the cut
                 if out:
                     await send.send(tuple(out))
+                if lane.done:
+                    break
         except trio.EndOfChannel:
             pass
         except trio.BrokenResourceError:

@@ -10,7 +10,7 @@ Json: TypeAlias = Mapping[str, Any]
 
 def is_json(value: object) -> TypeGuard[Json]:
     """Whether the value is an object."""
-    return isinstance(value, Mapping)
+    return isinstance(value, dict)
 
 
 def as_json(value: object) -> Json:

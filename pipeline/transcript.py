@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from math import inf, isfinite
+from typing import Any, Final, NamedTuple
 
 import msgspec
-from attrs import frozen
 
 from pipeline.loose_json import is_json
 
 LONGEST_LINE: Final = 64 * 1024 * 1024
+_NUMBER: Final = (int, float)
 _decode: Final = msgspec.json.Decoder().decode
 
 
-@frozen
-class Record:
+class Record(NamedTuple):
     """One message of a transcript: where it stood, when it was written, and what it was."""
 
     line: int
@@ -33,6 +33,9 @@ def read_records(lines: Iterable[bytes]) -> Iterator[Record]:
     """
     data: list[bytes] = []
     for number, raw in enumerate(lines, 1):
+        if raw.startswith(b"{") and not data:
+            yield _record(number, raw)
+            continue
         line = raw.strip(b"\r\n\t \xef\xbb\xbf")
         if line.startswith(b"data:"):
             data.append(line[5:].strip())
@@ -56,11 +59,18 @@ def _record(number: int, line: bytes) -> Record:
         return Record(number, None, problem="a line that is not JSON")
     if not is_json(message):
         return Record(number, message)
-    if isinstance(message.get("at"), int | float) and "message" in message:
-        return Record(number, message["message"], at=float(message["at"]))
-    emitted = message.get("emittedAtMs")
-    at = emitted / 1000 if isinstance(emitted, int | float) else None
-    return Record(number, message, at=at)
+    if isinstance(message.get("at"), _NUMBER) and "message" in message:
+        return Record(number, message["message"], at=_seconds(message["at"], 1.0))
+    return Record(number, message, at=_seconds(message.get("emittedAtMs"), 0.001))
+
+
+def _seconds(value: object, unit: float) -> float | None:
+    """A time in seconds; None for what cannot be one."""
+    try:
+        seconds = value * unit if isinstance(value, _NUMBER) else inf
+    except OverflowError:
+        return None
+    return seconds if isfinite(seconds) else None
 
 
 def parse_line(line: bytes) -> Any:
@@ -68,16 +78,19 @@ def parse_line(line: bytes) -> Any:
     try:
         return _decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        pass
-    try:
-        # msgspec refuses lone surrogates, which JavaScript backends can write. json keeps them.
-        value = json.loads(line.decode("utf-8", "replace"))
+        return _parse_and_mend(line)
     except RecursionError:
         raise ValueError("JSON nested too deeply") from None
-    return _mended(value)
 
 
-def _mended(value: Any) -> Any:
-    """The value with what cannot be encoded replaced by U+FFFD."""
-    text = json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
+def _parse_and_mend(line: bytes) -> Any:
+    """The value with what cannot be encoded replaced by U+FFFD.
+
+    msgspec refuses lone surrogates, which JavaScript backends can write; json keeps them.
+    """
+    try:
+        value = json.loads(line.decode("utf-8", "replace"))
+        text = json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None
     return json.loads(text.decode("utf-8", "replace"))

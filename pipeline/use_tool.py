@@ -57,23 +57,29 @@ def read_use_tool(block: str, find_tool: FindTool = lambda _: None) -> WrittenCa
     body = block[opening.end() : -len(_CLOSING)]
     if body.lstrip().startswith("{") and not values:
         return _read_json_body(name, body.strip())
-    if not _read_elements(body, values, takes_name=not name):
+    elements = _read_elements(body)
+    if elements is None:
         return None
-    return _call(name or values.pop("name", "").strip(), values, find_tool)
+    for tag, value in elements:
+        if tag == "name" and not name:
+            name = value.strip()
+        else:  # a tool may have a parameter that is called name, too
+            values[tag] = value
+    return _call(name, values, find_tool)
 
 
-def _read_elements(body: str, values: dict[str, str], *, takes_name: bool) -> bool:
+def _read_elements(body: str) -> list[tuple[str, str]] | None:
     """Read `<tag>value</tag>` after `<tag>value</tag>`; only white space may stand between."""
+    elements: list[tuple[str, str]] = []
     position = 0
     while (element := _ELEMENT.match(body, position)) is not None:
         tag = element[1]
         end = body.find(f"</{tag}>", element.end())
         if end < 0:
-            return False
-        if not (tag == "name" and "name" in values and takes_name):
-            values[tag] = body[element.end() : end]
+            return None
+        elements.append((tag, body[element.end() : end]))
         position = end + len(tag) + 3
-    return not body[position:].strip()
+    return None if body[position:].strip() else elements
 
 
 def _read_json_body(name: str, body: str) -> WrittenCall | None:
@@ -160,7 +166,7 @@ def _fields(text: str) -> dict[str, str] | None:
     """The members of a JSON object, each as the very text it was written in."""
     try:
         raw = msgspec.json.decode(text.encode(), type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return None
     return {key: bytes(value).decode().strip() for key, value in raw.items()}
 
@@ -174,7 +180,7 @@ def _string(text: str | None) -> str | None:
 def _is_json(text: str, start: str) -> bool:
     try:
         msgspec.json.decode(text.encode())
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return False
     return text.startswith(start)
 

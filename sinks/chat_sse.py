@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pipeline.errors import ProxyError
+from pipeline.errors import Failure, ProxyError
 from pipeline.events import Event, TextDelta, Usage
 from pipeline.stage import Receive
 from sinks.chat import ChatAnswer, ChatChoice, ChatOptions, Part, UnfinishedTurnError, call_object
@@ -42,6 +42,8 @@ class ChatSseEncoder:
         self._text_prefixes = [prefix + b'{"content":' for prefix in self._prefixes]
         self._started = False
         self.finished = False
+        self.error: Failure | None = None
+        """What the stream told the client went wrong."""
 
     def encode(self, events: Iterable[Event]) -> bytes:
         """The bytes a burst adds to the stream.
@@ -98,6 +100,7 @@ class ChatSseEncoder:
 
     def _fail(self, error: ProxyError, out: list[bytes]) -> None:
         self.finished = True
+        self.error = error.failure
         if not self._started:
             raise error
         out += (b"data: ", _encode(error.failure.body()), b"\n\n", DONE)
@@ -118,17 +121,20 @@ class ChatSseEncoder:
 
 
 class ChatSse:
-    """Writes the stream through an async function, one write per burst."""
+    """Writes the stream through an async function, one write per burst.
+
+    The result is the failure that the stream ended with, if it did.
+    """
 
     def __init__(self, options: ChatOptions, write: Callable[[bytes], Awaitable[None]]) -> None:
         self._encoder = ChatSseEncoder(options)
         self._write = write
 
-    async def run(self, receive: Receive) -> None:
+    async def run(self, receive: Receive) -> Failure | None:
         async for burst in receive:
             data = self._encoder.encode(burst)
             if data:
                 await self._write(data)
             if self._encoder.finished:
-                return
+                return self._encoder.error
         raise UnfinishedTurnError

@@ -23,7 +23,9 @@ from pipeline.turn import OutputMode, Turn
 from stages.tool_calls.aggregator import AggregatorLimitError, ToolCallAggregator
 from stages.tool_calls.scanner import Block, BlockScanner, Piece
 
-INCOMPLETE_REASONS = frozenset({"failed", "length", "max_output_tokens", "max_tokens"})
+LATE = "came after the turn had failed"
+COMPLETE_REASONS = frozenset({"completed", "stop", "end_turn", "tool_calls", "tool_use"})
+"""Ends at which a call that has no last word is whole; at any other it was cut off."""
 
 
 class AggregateToolCalls(Stage):
@@ -45,6 +47,8 @@ class AggregateToolCalls(Stage):
         self._aggregator = ToolCallAggregator()
         self._scanner: BlockScanner | None = None
         self._item_id = ""
+        self._choice = 0
+        self._cut_off = False
 
     def begin(self, turn: Turn) -> None:
         self._turn = turn
@@ -55,69 +59,67 @@ class AggregateToolCalls(Stage):
             self._scanner = BlockScanner(self._aggregator.text_patterns)
 
     def feed(self, event: Event) -> Sequence[Event]:
-        try:
-            match event:
-                case TextDelta() if self._scanner is not None:
-                    return self._text(self._scanner, event)
-                case ToolCall():
-                    return [*self._stop_scanning(event.at), *self._structured(event)]
-                case ToolCallFragment():
-                    return [*self._stop_scanning(event.at), *self._fragment(event)]
-                case ResponseEnd() | Failed():
-                    return [*self._flush(event.at), *self._finish(event), event]
-                case TurnEnd():
-                    return self._end(event)
-                case _:
-                    return (event,)
-        except AggregatorLimitError as limit:
-            return self._fail(f"{limit}; ask for less in one turn", "too_much_output", event.at)
+        match event:
+            case TextDelta() if self._scanner is not None:
+                return self._text(self._scanner, event)
+            case ToolCall() | ToolCallFragment():
+                return self._call(event)
+            case ResponseEnd() | Failed():
+                return self._over(event, complete=isinstance(event, ResponseEnd))
+            case TurnEnd():
+                return self._over(event, complete=event.reason in COMPLETE_REASONS)
+            case _:
+                return (event,)
 
     def close(self) -> Sequence[Event]:
-        return self._flush(0.0)
+        return self._flush()
 
     # -- structured ------------------------------------------------------------------------------
 
-    def _structured(self, event: ToolCall) -> Sequence[Event]:
-        if self._policy == "fail" and event.name not in self._turn.tool_names:
-            return self._fail_unknown(event.name, event.at)
-        call = self._aggregator.add(event)
-        if call is None:
-            return self.fold(event, "the same call again")
-        return (event,) if call is event else self.swap(event, call)
-
-    def _fragment(self, event: ToolCallFragment) -> Sequence[Event]:
-        self._aggregator.ingest((event,))
-        ready = self._aggregator.take_ready(event.choice, at=event.at)
-        self.fold(event, "a piece of a call")
-        return self.make(*ready) or self.make(CallProgress(choice=event.choice, at=event.at))
-
-    def _finish(self, event: Event, *, complete: bool = True) -> Sequence[Event]:
-        """The response is over: calls without a last word are whole, if the response is."""
-        complete = complete and not isinstance(event, Failed)
-        lost = self._aggregator.finish(event.choice, complete=complete)
-        ready = self.make(*self._aggregator.take_ready(event.choice, at=event.at))
-        if lost and complete:
-            declared = ", ".join(sorted(self._turn.tool_names)) or "none"
-            return [
-                *ready,
-                *self._fail(
-                    "the backend sent a tool call without a name, and the declared tools "
-                    f"({declared}) do not tell which one is meant",
-                    "tool_call_without_name",
-                    event.at,
-                ),
-            ]
-        return ready
-
-    def _end(self, event: TurnEnd) -> Sequence[Event]:
-        cut_off = event.reason in INCOMPLETE_REASONS
-        had_open = cut_off and any(
-            not record.complete for record in self._aggregator.snapshot(event.choice)
-        )
-        out = [*self._flush(event.at), *self._finish(event, complete=not cut_off)]
+    def _call(self, event: ToolCall | ToolCallFragment) -> Sequence[Event]:
+        out = [*self._flush(event.at)]
+        self._scanner = None
         if self.done:
-            return out
-        if had_open:
+            return [*out, *self.drop(event, LATE)]
+        try:
+            if isinstance(event, ToolCall):
+                self._aggregator.add(event)
+            else:
+                self._aggregator.ingest((event,))
+        except AggregatorLimitError as limit:
+            self.drop(event, "over a limit")
+            return [*out, *self._fail_limit(limit, event.at)]
+        ready = self._take_ready(event)
+        if ready == [event]:
+            self.ledger.made -= 1
+            return [*out, event]
+        self.fold(event, "a piece of a call, or the same call again")
+        return [*out, *(ready or self.make(CallProgress(choice=event.choice, at=event.at)))]
+
+    def _take_ready(self, event: Event) -> list[Event]:
+        """The calls that became whole by this event, as far as the policy lets them pass."""
+        out: list[Event] = []
+        for call in self._aggregator.take_ready(event.choice, at=event.at):
+            if self._policy == "fail" and call.name not in self._turn.tool_names:
+                return [*out, *self._fail_unknown(call.name, event.at)]
+            out += self.make(call)
+        return out
+
+    def _over(self, event: ResponseEnd | Failed | TurnEnd, *, complete: bool) -> Sequence[Event]:
+        """A response or the turn is over: nothing held can grow any more.
+
+        A call without a last word is whole if the response is, and was cut off if it is not.
+        """
+        out = [*self._flush(event.at)]
+        lost = self._aggregator.finish(event.choice, complete=complete)
+        if not self.done:
+            out += self._take_ready(event)
+        if not self.done and lost and complete:
+            out += self._fail_nameless(event.at)
+        if self.done:
+            return [*out, *self.drop(event, LATE)]
+        self._cut_off = self._cut_off or bool(lost)
+        if isinstance(event, TurnEnd) and self._cut_off:
             return [*out, *self.swap(event, evolve(event, call_incomplete=True))]
         return [*out, event]
 
@@ -128,12 +130,13 @@ class AggregateToolCalls(Stage):
         if event.item_id != self._item_id:
             released = self._flush(event.at)  # no block spans two messages
             self._item_id = event.item_id
-        held_before = scanner.holding
-        pieces = scanner.feed(event.text)
-        if not held_before and not scanner.holding and pieces == [event.text]:
-            return [*released, event]
+        self._choice = event.choice
+        if self.done:
+            return [*released, *self.drop(event, LATE)]
+        if scanner.lets_pass(event.text):
+            return [*released, event] if released else (event,)
         self.fold(event, "may be part of a call")
-        out = [*released, *self._emit(pieces, event)]
+        out = [*released, *self._emit(scanner.feed(event.text), event)]
         if scanner.in_block and not self.done:
             out += self.make(CallProgress(choice=event.choice, at=event.at))
         return out
@@ -156,21 +159,18 @@ class AggregateToolCalls(Stage):
             return self.make(evolve(event, text=block.text))
         if not known and self._policy == "fail":
             return self._fail_unknown(call.name, event.at)
-        origin = block.pattern.name
-        return self.make(
-            self._aggregator.add_written(call, origin, choice=event.choice, at=event.at)
-        )
+        try:
+            self._aggregator.add_written(call, block.pattern.name, choice=event.choice)
+        except AggregatorLimitError as limit:
+            return self._fail_limit(limit, event.at)
+        return self._take_ready(event)
 
-    def _flush(self, at: float) -> Sequence[Event]:
+    def _flush(self, at: float = 0.0) -> Sequence[Event]:
         """Release what was held: nothing more can be added to it."""
         if self._scanner is None or not self._scanner.holding:
             return ()
-        return self._emit(self._scanner.close(), TextDelta("", item_id=self._item_id, at=at))
-
-    def _stop_scanning(self, at: float) -> Sequence[Event]:
-        released = self._flush(at)
-        self._scanner = None
-        return released
+        held = TextDelta("", self._item_id, self._choice, at)
+        return self._emit(self._scanner.close(), held)
 
     # -- failing ---------------------------------------------------------------------------------
 
@@ -182,6 +182,18 @@ class AggregateToolCalls(Stage):
             "unknown_tool",
             at,
         )
+
+    def _fail_nameless(self, at: float) -> Sequence[Event]:
+        declared = ", ".join(sorted(self._turn.tool_names)) or "none"
+        return self._fail(
+            "the backend sent a tool call without a name, and the declared tools "
+            f"({declared}) do not tell which one is meant",
+            "tool_call_without_name",
+            at,
+        )
+
+    def _fail_limit(self, limit: AggregatorLimitError, at: float) -> Sequence[Event]:
+        return self._fail(f"{limit}; ask for less in one turn", "too_much_output", at)
 
     def _fail(self, message: str, code: str, at: float) -> Sequence[Event]:
         self.done = True

@@ -112,7 +112,7 @@ def _upstream_body(message: str) -> Failure | None:
         return None
     try:
         body = as_json(msgspec.json.decode(message.encode()))
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return None
     error = as_json(body.get("error")) or body
     if not text_of(error.get("message")):

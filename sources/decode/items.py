@@ -72,6 +72,7 @@ class TurnState:
     raw_items: bool = False
     ended: bool = False
     _failed: bool = False
+    _requested: set[str] = Factory(set[str])
     _usage_from: str = ""
     _usage_total: int | None = None
 
@@ -154,6 +155,9 @@ class TurnState:
         if self.raw_items:
             return self.drop(MIRROR)
         call_id = params.get("callId", params.get("call_id", params.get("id")))
+        if text_of(call_id) in self._requested:
+            return self.drop(MIRROR)
+        self._requested.add(text_of(call_id))
         call = {
             "call_id": call_id,
             "name": params.get("tool"),
@@ -245,9 +249,9 @@ def content_text(content: object) -> str:
     """The text of a message's content or a tool's output, as a string or in parts."""
     if isinstance(content, str):
         return content
-    if is_json(content):
-        return content_text(content.get("content"))
-    return "".join(content_texts(content))
+    if is_json(content):  # the older form of a failed tool's output: {content, success}
+        content = content.get("content")
+    return content if isinstance(content, str) else "".join(content_texts(content))
 
 
 def content_texts(parts: object) -> list[str]:

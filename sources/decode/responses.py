@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from pipeline.call_shapes import fragments_of, is_call
-from pipeline.events import Event, Failed
+from pipeline.events import Event, Failed, TextDelta
 from pipeline.loose_json import Json, as_json, as_list, text_of
 from sources.decode.failures import responses_failure
 from sources.decode.items import MIRROR, SILENT, TurnState, content_text
@@ -53,10 +53,9 @@ def _item_done(state: TurnState, event: Json, at: float) -> Sequence[Event]:
     calls = fragments_of(event, choice=state.choice, at=at)
     match item.get("type"):
         case "message":
-            texts = [part for part in as_list(item.get("content")) if not is_call(part)]
-            text = content_text(texts)
+            text = content_text([p for p in as_list(item.get("content")) if not is_call(p)])
             if state.text.raw() and text:
-                return [*state.say(text, item.get("id"), at), *calls]
+                return [TextDelta(text, text_of(item.get("id")), state.choice, at), *calls]
             return calls or state.drop(MIRROR)
         case "reasoning":
             return state.reasoning_item(item, at)

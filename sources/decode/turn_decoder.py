@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
-from attrs import frozen
-
-from pipeline.events import Event, Failed
+from pipeline.events import BackendNotice, Event, Failed
 from pipeline.loose_json import Json, as_json, is_json, text_of
 from sources.decode import legacy, responses, v2
 from sources.decode.failures import rpc_failure
@@ -18,8 +16,7 @@ from sources.decode.legacy import LegacyState
 Dialect: TypeAlias = Literal["v2", "legacy", "responses"]
 
 
-@frozen
-class _Message:
+class _Message(NamedTuple):
     """A message with its dialect known: what kind it is and where its content stands."""
 
     dialect: Dialect
@@ -58,6 +55,13 @@ class TurnDecoder:
         """Decode one message; at is the source's time."""
         if not is_json(message):
             return self._state.drop("not an object")
+        if self._dialect == "v2" and message.get("method") == v2.TEXT_DELTA:
+            # Nearly every message of a turn is one of these: no time to look at it twice.
+            params = as_json(message.get("params"))
+            ours = params.get("turnId") == self._turn and params.get("threadId") == self._thread
+            if ours and not self._state.ended:
+                self.recognized += 1
+                return self._state.say(params.get("delta"), params.get("itemId"), at)
         found = _classify(message)
         if isinstance(found, str):
             return self._answer(message, at) if found == "answer" else self._state.drop(found)
@@ -66,7 +70,10 @@ class TurnDecoder:
             return self._state.drop("after the end of the turn")
         if (stranger := self._stranger(found)) is not None:
             return self._state.drop(stranger)
-        return self._dispatch(found, at)
+        try:
+            return self._dispatch(found, at)
+        except RecursionError:
+            return self._state.drop("nested too deeply")
 
     def unreadable(self, problem: str) -> None:
         """Count a line that held no message at all."""
@@ -93,7 +100,8 @@ class TurnDecoder:
             events = legacy.HANDLERS[kind](self._legacy, body, at)
         else:
             events = responses.HANDLERS[kind](self._state, body, at)
-        if events or kind in ("turn/started", "task_started"):
+        told = bool(events) and not isinstance(events[0], BackendNotice)
+        if told or kind in ("turn/started", "task_started"):
             self._dialect = self._dialect or message.dialect
             self._turn = self._turn or message.turn
             self._thread = self._thread or message.thread
@@ -128,16 +136,23 @@ def _classify(message: Json) -> _Message | str:
 
 
 def _classify_method(method: str, params: Json) -> _Message | str:
+    kind = method.removeprefix(legacy.PREFIX)
+    # "error" is a method of v2 and, without its prefix, of v1; only v1 wraps a `msg`.
+    if kind in legacy.HANDLERS and (kind != method or is_json(params.get("msg"))):
+        return _legacy_message(kind, params)
     if method in v2.HANDLERS:
         turn = text_of(params.get("turnId")) or text_of(as_json(params.get("turn")).get("id"))
         return _Message("v2", method, params, text_of(params.get("threadId")), turn)
     if method in v2.NOISE:
         return SILENT
-    kind = method.removeprefix(legacy.PREFIX)
     if kind in legacy.HANDLERS:
-        msg = as_json(params.get("msg")) or params
-        thread, turn = text_of(params.get("conversationId")), text_of(params.get("id"))
-        return _Message("legacy", kind, msg, thread, turn)
+        return _legacy_message(kind, params)
     if kind in responses.HANDLERS:
         return _Message("responses", kind, {"type": kind, **params})
     return f"unknown method: {method:.60}"
+
+
+def _legacy_message(kind: str, params: Json) -> _Message:
+    msg = as_json(params.get("msg")) or params
+    thread, turn = text_of(params.get("conversationId")), text_of(params.get("id"))
+    return _Message("legacy", kind, msg, thread, turn)

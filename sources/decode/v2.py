@@ -11,6 +11,9 @@ from pipeline.loose_json import Json, as_json, as_list, text_of
 from sources.decode.items import MIRROR, SILENT, TurnState, content_text, content_texts
 
 
+TEXT_DELTA: Final = "item/agentMessage/delta"
+
+
 def _text_delta(state: TurnState, params: Json, at: float) -> Sequence[Event]:
     return state.say(params.get("delta"), params.get("itemId"), at)
 
@@ -110,7 +113,7 @@ def _silent(state: TurnState, params: Json, at: float) -> Sequence[Event]:
 
 
 HANDLERS: Final[dict[str, Callable[[TurnState, Json, float], Sequence[Event]]]] = {
-    "item/agentMessage/delta": _text_delta,
+    TEXT_DELTA: _text_delta,
     "item/reasoning/summaryTextDelta": _summary_delta,
     "item/reasoning/textDelta": _reasoning_delta,
     "item/started": _item_started,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
-from attrs import Factory, define, frozen
+from attrs import Factory, define, evolve, frozen
 
 from pipeline.call_shapes import fragments_of, whole_calls_of
 from pipeline.events import Origin, ToolCall, ToolCallFragment
@@ -60,7 +60,11 @@ class _Call:
     key: str
     index: int
     choice: int
+    fallback_id: str
+    """Its id if the backend never gives one; there from the start, so that it never changes."""
     origin: Origin = "structured"
+    item_id: str = ""
+    namespace: str | None = None
     call_id: str = ""
     name: str = ""
     parts: list[str] = Factory(list[str])
@@ -88,19 +92,28 @@ class _Call:
     def whole(self) -> bool:
         return self.done and bool(self.name) and bool(self.call_id)
 
-    def settle_id(self) -> None:
-        """Fall back on the backend's handle where it never gave an id."""
-        self.call_id = self.call_id or f"call_{self.key}"
-
     def record(self) -> ToolCallRecord:
         return ToolCallRecord(
-            call_id=self.call_id,
+            call_id=self.call_id or self.fallback_id,
             name=self.name,
             arguments="".join(self.parts),
             index=self.index,
             choice=self.choice,
             origin=self.origin,
             complete=self.whole,
+        )
+
+    def event(self, at: float) -> ToolCall:
+        return ToolCall(
+            call_id=self.call_id,
+            name=self.name,
+            arguments="".join(self.parts) or "{}",
+            index=self.index,
+            origin=self.origin,
+            item_id=self.item_id,
+            namespace=self.namespace,
+            choice=self.choice,
+            at=at,
         )
 
 
@@ -133,70 +146,65 @@ class ToolCallAggregator:
         self, message: Json, *, choice: int = 0, emit_if_missing: bool = False
     ) -> Ingested:
         """Take a finished message. `emit_if_missing`: calls in its text count, if no others do."""
-        ingested = self.ingest(whole_calls_of(message, choice=choice))
+        calls = whole_calls_of(message, choice=choice)
+        ingested = self.ingest(evolve(c, call_id=c.call_id or self._new_id()) for c in calls)
         if ingested.updated or not emit_if_missing or self.has_calls(choice):
             return ingested
         text = "".join(_texts(message.get("content")))
         found = extract_blocks(text, self._patterns, self._tools.get)
-        calls = [self._add_written(call, pattern.name, choice) for pattern, call in found]
-        return Ingested(tuple(call.record() for call in calls))
+        written = [self._add_written(call, pattern.name, choice) for pattern, call in found]
+        return Ingested(tuple(call.record() for call in written))
 
     def ingest(self, fragments: Iterable[ToolCallFragment]) -> Ingested:
         """Take pieces of calls, in whatever order they come."""
         touched: dict[int, _Call] = {}
         for fragment in fragments:
             call = self._call_for(fragment)
-            if call is not None and self._merge(call, fragment):
+            if self._merge(call, fragment):
                 touched[id(call)] = call
         return Ingested(tuple(call.record() for call in touched.values()))
 
-    def add(self, call: ToolCall) -> ToolCall | None:
-        """Take a whole call; give it back with its place, or None if its id was seen before."""
-        calls = self._calls.setdefault(call.choice, [])
-        if any(known.call_id == call.call_id for known in calls):
-            return None
-        entry = self._create(call.call_id, call.choice)
-        entry.call_id, entry.name, entry.origin = call.call_id, call.name, call.origin
-        entry.write(call.arguments)
-        entry.done = entry.taken = True
-        if entry.index == call.index:
-            return call
-        return _as_event(entry, call.at, item_id=call.item_id, namespace=call.namespace)
+    def add(self, call: ToolCall) -> None:
+        """Take a whole call. One whose id was seen is the same call again, or its last word."""
+        entry = next((c for c in self._of(call.choice) if c.call_id == call.call_id), None)
+        if entry is None:
+            entry = self._create(call.call_id, call.choice)
+        if not entry.taken:
+            entry.call_id, entry.name, entry.origin = call.call_id, call.name, call.origin
+            entry.item_id, entry.namespace = call.item_id, call.namespace
+            entry.rewrite(call.arguments)
+            entry.done = True
 
-    def add_written(
-        self, call: WrittenCall, origin: str, *, choice: int = 0, at: float = 0.0
-    ) -> ToolCall:
+    def add_written(self, call: WrittenCall, origin: str, *, choice: int = 0) -> None:
         """Take a call that was written as text: it gets an id here."""
-        entry = self._add_written(call, origin, choice)
-        entry.taken = True
-        return _as_event(entry, at)
+        self._add_written(call, origin, choice)
 
     # -- giving out ------------------------------------------------------------------------------
 
     def take_ready(self, choice: int = 0, *, at: float = 0.0) -> list[ToolCall]:
         """The calls that became whole, once each, none before one that was begun earlier."""
         ready: list[ToolCall] = []
-        for call in self._calls.get(choice, ()):
+        for call in self._of(choice):
             if call.taken:
                 continue
             if not call.whole:
                 break
             call.taken = True
-            ready.append(_as_event(call, at))
+            ready.append(call.event(at))
         return ready
 
     def finish(self, choice: int = 0, *, complete: bool = True) -> list[ToolCallRecord]:
         """The response is over. Complete, or drop and return, the calls still open.
 
         In a complete response an open call is whole: some backends never say so. A missing name
-        is inferred from the declared tools, a missing id from the backend's handle.
+        is inferred from the declared tools.
         """
-        calls = self._calls.get(choice, [])
+        calls = self._of(choice)
         for call in calls:
             call.done = call.done or complete
             if call.done:
                 call.name = call.name or self._inferred_name(call.index)
-                call.settle_id()
+                call.call_id = call.call_id or call.fallback_id
             call.closed = True
         lost = [call.record() for call in calls if not call.whole]
         kept = [call for call in calls if call.whole]
@@ -206,11 +214,8 @@ class ToolCallAggregator:
         return lost
 
     def snapshot(self, choice: int = 0) -> tuple[ToolCallRecord, ...]:
-        """Every call of a choice in order of creation, as far as it is known, each with an id."""
-        calls = self._calls.get(choice, ())
-        for call in calls:
-            call.settle_id()
-        return tuple(call.record() for call in calls)
+        """Every call of a choice in order of creation, as far as it is known."""
+        return tuple(call.record() for call in self._of(choice))
 
     def has_calls(self, choice: int | None = None) -> bool:
         """Whether any call was begun, in one choice or in any."""
@@ -235,35 +240,38 @@ class ToolCallAggregator:
 
     # -- inside ----------------------------------------------------------------------------------
 
+    def _of(self, choice: int) -> list[_Call]:
+        return self._calls.get(choice, [])
+
     def _create(self, key: str, choice: int) -> _Call:
         calls = self._calls.setdefault(choice, [])
         if len(calls) >= MOST_CALLS:
             raise AggregatorLimitError(f"a turn made more than {MOST_CALLS} tool calls")
-        call = _Call(key=key, index=len(calls), choice=choice)
+        call = _Call(key, len(calls), choice, self._new_id())
         calls.append(call)
         return call
 
     def _add_written(self, written: WrittenCall, origin: str, choice: int) -> _Call:
-        call = self._create(self._new_id(), choice)
-        call.call_id, call.name, call.origin = call.key, written.name, origin
+        call = self._create("", choice)
+        call.call_id, call.name, call.origin = call.fallback_id, written.name, origin
         call.write(written.arguments)
         call.done = True
         return call
 
-    def _call_for(self, fragment: ToolCallFragment) -> _Call | None:
-        """The call a fragment belongs to, made if need be; None if it belongs to none."""
-        calls = self._calls.get(fragment.choice, [])
+    def _call_for(self, fragment: ToolCallFragment) -> _Call:
+        """The call a fragment belongs to, made if need be."""
+        calls = self._of(fragment.choice)
         if fragment.call_id:
             for call in calls:
                 if call.call_id == fragment.call_id:
                     return call
         own = [call for call in calls if call.key == fragment.key and not call.closed]
-        if fragment.ordinal >= 0:  # a finished item: its parts in order
-            if fragment.ordinal < len(own) and not _clash(own[fragment.ordinal], fragment):
-                return own[fragment.ordinal]
-        elif own and not own[-1].done and not _clash(own[-1], fragment):
-            return own[-1]
-        return self._create(fragment.key, fragment.choice)
+        place = fragment.ordinal if fragment.ordinal >= 0 else len(own) - 1
+        if 0 <= place < len(own) and _may_belong(own[place], fragment):
+            return own[place]
+        call = self._create(fragment.key, fragment.choice)
+        call.item_id = fragment.key
+        return call
 
     def _merge(self, call: _Call, fragment: ToolCallFragment) -> bool:
         """Add what is new; a whole call that was given out does not change any more."""
@@ -286,25 +294,12 @@ class ToolCallAggregator:
         return names[index] if index < len(names) else ""
 
 
-def _clash(call: _Call, fragment: ToolCallFragment) -> bool:
-    """Whether both have an id and the ids differ: one item may carry several calls."""
-    return bool(call.call_id and fragment.call_id and call.call_id != fragment.call_id)
-
-
-def _as_event(
-    call: _Call, at: float, *, item_id: str = "", namespace: str | None = None
-) -> ToolCall:
-    return ToolCall(
-        call_id=call.call_id,
-        name=call.name,
-        arguments="".join(call.parts) or "{}",
-        index=call.index,
-        origin=call.origin,
-        item_id=item_id or ("" if call.key == call.call_id else call.key),
-        namespace=namespace,
-        choice=call.choice,
-        at=at,
-    )
+def _may_belong(call: _Call, fragment: ToolCallFragment) -> bool:
+    """Whether a fragment of the same item can be a part of this call, and not of the next one."""
+    if call.call_id and fragment.call_id:
+        return call.call_id == fragment.call_id
+    finished = fragment.ordinal >= 0
+    return finished or not call.done or not call.name
 
 
 def _texts(content: object) -> Iterable[str]:

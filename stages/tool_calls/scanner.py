@@ -38,7 +38,7 @@ class BlockScanner:
 
     def __init__(self, patterns: Iterable[TextPattern]) -> None:
         self._patterns = tuple(patterns)
-        self._firsts = "".join({pattern.opener[0] for pattern in self._patterns})
+        self._openers = _openers_of(self._patterns)
         self._inside: _OpenBlock | None = None
         self._held = ""  # outside a block: an end that may still become an opening tag
 
@@ -51,6 +51,12 @@ class BlockScanner:
     def in_block(self) -> bool:
         """Whether a block has been opened and not closed."""
         return self._inside is not None
+
+    def lets_pass(self, text: str) -> bool:
+        """Whether the text can pass as it is: nothing is held, and nothing in it may be a tag."""
+        if self._held or self._inside is not None:
+            return False
+        return self._openers.search(text) is None
 
     def feed(self, text: str) -> Sequence[Piece]:
         """Take the next piece of text; return what is certain by now."""
@@ -72,36 +78,24 @@ class BlockScanner:
                 break
             unclosed = self._inside.text
             self._inside = None
-            inner = self._next_opener(unclosed, 1)
-            pieces.append(unclosed[:inner])
-            pieces += self.feed(unclosed[inner:])
+            pieces.append(unclosed[:1])
+            pieces += self.feed(unclosed[1:])
         pieces.append(self._inside.text if self._inside is not None else self._held)
         self._inside, self._held = None, ""
         return _joined(pieces)
 
     def _look_for_block(self, data: str, at: int, pieces: list[Piece]) -> int:
         """Release the text up to the next opening tag, or up to what may become one."""
-        opener = self._next_opener(data, at)
-        pieces.append(data[at:opener])
-        pattern = next((p for p in self._patterns if _opens(p, data, opener)), None)
-        if pattern is None:
-            self._held = data[opener:]
+        found = self._openers.search(data, at)
+        if found is None:
+            pieces.append(data[at:])
             return len(data)
-        self._inside = _OpenBlock(pattern)
-        return opener
-
-    def _next_opener(self, data: str, start: int) -> int:
-        """Where the first opening tag stands, whole or begun at the very end; else the end."""
-        at = self._next_first(data, start)
-        while at < len(data):
-            if any(_opens(pattern, data, at) is not False for pattern in self._patterns):
-                return at
-            at = self._next_first(data, at + 1)
-        return at
-
-    def _next_first(self, data: str, start: int) -> int:
-        found = (data.find(first, start) for first in self._firsts)
-        return min((at for at in found if at >= 0), default=len(data))
+        pieces.append(data[at : found.start()])
+        if found.lastindex is None:
+            self._held = data[found.start() :]
+            return len(data)
+        self._inside = _OpenBlock(self._patterns[found.lastindex - 1])
+        return found.start()
 
     def _go_on(self, block: _OpenBlock, data: str, at: int, pieces: list[Piece]) -> tuple[str, int]:
         """Inside a block: look for its end; return the text and where to go on in it."""
@@ -119,16 +113,25 @@ class BlockScanner:
                 case _:
                     pass
         end = block.find_end(data, at)
+        length = block.length + (len(data) if end is None else end) - at
+        if length > LONGEST_BLOCK:
+            return self._give_up(block, data, at, pieces)
         if end is None:
             block.keep(data[at:])
-            if block.length > LONGEST_BLOCK:
-                pieces.append(block.text)
-                self._inside = None
             return data, len(data)
-        text = block.text + data[at:end]
-        pieces.append(Block(block.pattern, text) if len(text) <= LONGEST_BLOCK else text)
+        pieces.append(Block(block.pattern, block.text + data[at:end]))
         self._inside = None
         return data, end
+
+    def _give_up(
+        self, block: _OpenBlock, data: str, at: int, pieces: list[Piece]
+    ) -> tuple[str, int]:
+        """A block that does not end within the limit: so much of it is text, then we go on."""
+        if block.length:
+            data, at = block.text + data[at:], 0
+        self._inside = None
+        pieces.append(data[at : at + LONGEST_BLOCK])
+        return data, at + LONGEST_BLOCK
 
 
 class _OpenBlock:
@@ -142,7 +145,7 @@ class _OpenBlock:
         self._tags = _tags_of(pattern)
         self._body = 0  # where the body starts in the first piece
         self._empty = False  # the opening tag closes itself
-        self._carry = ""  # the end of what was searched: a tag may be split across pieces
+        self._carry = ""  # a tag that was begun at the end of what was searched
         self._depth = 0
 
     @property
@@ -185,24 +188,34 @@ class _OpenBlock:
             self._depth += -1 if tag[0] == self.pattern.closer else 1
             if self._depth < 0:
                 return offset + last
-        overlap = max(len(self.pattern.closer), len(self.pattern.opener) + 1) - 1
-        self._carry = window[max(last, len(window) - overlap) :]
+        begun = window.rfind("<", max(last, len(window) - LONGEST_OPENING))
+        self._carry = window[begun:] if begun >= 0 and ">" not in window[begun:] else ""
         return None
 
 
+def _openers_of(patterns: Sequence[TextPattern]) -> re.Pattern[str]:
+    """Finds an opening tag, as the group of its pattern, or the beginning of one at the end."""
+    whole = [f"({_opener_of(pattern)})" for pattern in patterns]
+    begun = {
+        pattern.opener[:length]
+        for pattern in patterns
+        for length in range(1, len(pattern.opener) + pattern.takes_attributes)
+    }
+    longest_first = sorted(begun, key=len, reverse=True)
+    at_the_end = "|".join(map(re.escape, longest_first))
+    return re.compile("|".join([*whole, rf"(?:{at_the_end})\Z"]))
+
+
+def _opener_of(pattern: TextPattern) -> str:
+    return re.escape(pattern.opener) + (r"(?=[\s/>])" if pattern.takes_attributes else "")
+
+
 def _tags_of(pattern: TextPattern) -> re.Pattern[str]:
-    opener = re.escape(pattern.opener) + (r"(?=[\s/>])" if pattern.takes_attributes else "")
+    """Finds the tags that open and close such a block; one that closes itself is neither."""
+    opener = re.escape(pattern.opener)
+    if pattern.takes_attributes:
+        opener += r"(?:\s[^<>]{0,1000})?(?<!/)>"
     return re.compile(f"{re.escape(pattern.closer)}|{opener}")
-
-
-def _opens(pattern: TextPattern, data: str, at: int) -> bool | None:
-    """Whether the pattern's opening tag stands at a place; None when more text must tell."""
-    rest = data[at : at + len(pattern.opener) + 1]
-    if not pattern.takes_attributes and rest.startswith(pattern.opener):
-        return True
-    if len(rest) <= len(pattern.opener):
-        return None if pattern.opener.startswith(rest) else False
-    return rest.startswith(pattern.opener) and (rest[-1].isspace() or rest[-1] in "/>")
 
 
 def _joined(pieces: Iterable[Piece]) -> list[Piece]:

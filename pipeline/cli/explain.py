@@ -1,0 +1,149 @@
+"""`explain`: event by event, what each stage did and why."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from pipeline.cli.flags import add_request, add_settings, settings_from, turn_from
+from pipeline.cli.terminal import Paint
+from pipeline.events import Event
+from pipeline.lane import Lane
+from pipeline.ledger import Ledger, StageLedger
+from pipeline.stage import Stage
+from pipeline.transcript import Record
+from sources.replay import Replay
+
+HELP = "show, event by event, what each stage did and why"
+DESCRIPTION = """\
+Show, event by event, what the decoder read, what each stage did with it and why, and at the end
+the ledger: every event that came in was passed on, folded into another, or dropped for a reason.
+"""
+
+WIDTH = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILE", help="transcripts; - is standard input")
+    parser.add_argument(
+        "--all", action="store_true", help="also show messages that say nothing to a client"
+    )
+    add_request(parser)
+    add_settings(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    settings = settings_from(options)
+    turn = turn_from(options)
+    for path in options.files:
+        if len(options.files) > 1:
+            print(f"== {path}")
+        ledger = Ledger()
+        stages = [s for s in settings.pipeline().open(turn, ledger) if isinstance(s, Stage)]
+        story = Explanation(stages, show_all=options.all)
+        source = Replay(path, watch=story)
+        for _ in source.events():
+            pass
+        story.end()
+        print_ledger(ledger, source.decoder.dropped)
+    return 0
+
+
+class Explanation:
+    """Feeds a transcript to the stages one event at a time and tells what happens."""
+
+    def __init__(self, stages: Sequence[Stage], *, show_all: bool = False) -> None:
+        self._lanes = [Lane((stage,)) for stage in stages]
+        self._show_all = show_all
+        self._paint = Paint(sys.stdout)
+        self._start = 0.0
+        self._unread = 0
+
+    def __call__(self, record: Record, events: Iterable[Event], reasons: list[str]) -> None:
+        """Tell of one line of the transcript and what became of it."""
+        if any(lane.done for lane in self._lanes):
+            self._unread += 1
+            return
+        events = tuple(events)
+        if not events and (self._show_all or record.problem):
+            print(self._paint("dim", f"{record.line:>4}  {_short(str(record.message))}"))
+            print(self._paint("dim", f"      not an event: {', '.join(reasons)}"))
+        for event in events:
+            self._start = self._start or event.at
+            print(f"{record.line:>4}  +{event.at - self._start:.3f}s  {describe(event)}")
+            self._through([event], 0)
+
+    def end(self) -> None:
+        """The input is over: let the stages give back what they hold, and tell."""
+        if self._unread:
+            print(self._paint("dim", f"      {self._unread} more lines came late"))
+        for position, lane in enumerate(self._lanes):
+            if lane.done:
+                continue
+            name = lane.stages[0].ledger.name
+            rest = lane.close()
+            if rest:
+                print(f"      {self._paint('cyan', name)}: gives back {_list(rest)}")
+                self._through(rest, position + 1)
+
+    def _through(self, events: Sequence[Event], position: int) -> None:
+        first = events
+        for lane in self._lanes[position:]:
+            books = lane.stages[0].ledger
+            before = attrs.evolve(books, folded=books.folded.copy(), dropped=books.dropped.copy())
+            out = lane.take(events)
+            if list(out) != list(events):
+                print(f"      {self._paint('cyan', books.name)}: {_change(before, books, out)}")
+            if lane.done:
+                print(f"      {self._paint('yellow', books.name)}: done; nothing later matters")
+            events = out
+            if not events:
+                return
+        changed = "" if list(events) == list(first) else f": {_list(events)}"
+        print(f"      {self._paint('green', '→ client')}{changed}")
+
+
+def _change(before: StageLedger, after: StageLedger, out: Iterable[Event]) -> str:
+    told = [f"dropped ({reason})" for reason in after.dropped - before.dropped]
+    told += [f"folded ({reason})" for reason in after.folded - before.folded]
+    given = _list(out)
+    if given:
+        told.append(f"gives {given}")
+    return "; ".join(told) or "holds it"
+
+
+def _list(events: Iterable[Event]) -> str:
+    return ", ".join(describe(event) for event in events)
+
+
+def describe(event: Event) -> str:
+    """An event in one line: its kind, and the fields that differ from their defaults."""
+    fields = [
+        f"{field.name}={getattr(event, field.name)!r}"
+        for field in attrs.fields(type(event))
+        if field.name not in ("at", "error") and getattr(event, field.name) != field.default
+    ]
+    if (error := getattr(event, "error", None)) is not None:
+        fields.append(f"{error.status} {error.code}: {error.message}")
+    return _short(f"{type(event).__name__}({', '.join(fields)})")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"
+
+
+def print_ledger(ledger: Ledger, not_events: Counter[str]) -> None:
+    print("\nledger       in  made   out  folded  dropped")
+    for books in ledger:
+        numbers = f"{books.taken:>5} {books.made:>5} {books.given:>5}"
+        print(f"  {books.name:<8}{numbers} {books.folded.total():>7} {books.dropped.total():>8}")
+        for reason, count in (books.folded + books.dropped).items():
+            print(f"            {count} × {reason}")
+    if not_events:
+        print("messages that were no events:")
+        for reason, count in not_events.most_common():
+            print(f"            {count} × {reason}")

@@ -1,0 +1,97 @@
+"""Flags that several commands share: the stages' settings, and the request behind a turn."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from pipeline.errors import ProxyError, UsageError
+from pipeline.requests.chat import ChatRequest
+from pipeline.settings import Settings, choices
+from pipeline.transcript import parse_line
+from pipeline.turn import Tool, Turn
+from sources.dump import EventDump
+
+
+def setting_fields() -> Iterator[attrs.Attribute[Any]]:
+    yield from attrs.fields(Settings)
+
+
+def flag_of(attribute: attrs.Attribute[Any]) -> str:
+    return "--" + attribute.name.replace("_", "-")
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("settings (each is an environment variable too)")
+    for attribute in setting_fields():
+        meta = attribute.metadata
+        default = "" if attribute.default == "" else f"; default: {shown(attribute.default)}"
+        group.add_argument(
+            flag_of(attribute),
+            dest=attribute.name,
+            metavar="VALUE",
+            help=f"{meta['help']} ({choices(attribute)}{default}) [{meta['env']}]".replace(
+                "%", "%%"
+            ),
+        )
+
+
+def shown(value: object) -> str:
+    """A setting's value as one would type it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value)[1:-1] if isinstance(value, str) else str(value)
+
+
+def settings_from(options: argparse.Namespace) -> Settings:
+    given = {field.name: getattr(options, field.name) for field in setting_fields()}
+    return Settings.from_env(**given)
+
+
+@contextmanager
+def open_dump(settings: Settings) -> Iterator[EventDump | None]:
+    """The dump of the backend's messages, if one is wanted."""
+    try:
+        dump = EventDump.from_setting(settings.dump_events)
+    except OSError as error:
+        raise UsageError(f"{settings.dump_events}: cannot be written: {error.strerror}") from None
+    try:
+        yield dump
+    finally:
+        if dump is not None:
+            dump.close()
+
+
+def add_request(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the request that the turn answers")
+    group.add_argument("--tools", metavar="A,B", help="the names of the tools the client declared")
+    group.add_argument(
+        "--request",
+        metavar="FILE",
+        help="the client's whole request as JSON: its model, tools and stream options are used",
+    )
+
+
+def turn_from(options: argparse.Namespace) -> Turn:
+    """The turn the flags describe: a request's file, names of tools, or both."""
+    turn = _read_request(options.request).turn() if options.request else Turn()
+    names = [name.strip() for name in (options.tools or "").split(",") if name.strip()]
+    return attrs.evolve(turn, tools=(*turn.tools, *map(Tool, names)))
+
+
+def _read_request(path: str) -> ChatRequest:
+    try:
+        body = parse_line(Path(path).read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"{path}: is not JSON: {error}") from None
+    try:
+        return ChatRequest.from_json(body)
+    except ProxyError as error:
+        raise UsageError(f"{path}: {error}") from None

@@ -1,0 +1,65 @@
+"""Parses the command line and runs a command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from pipeline.cli import bench, explain, replay, stages
+from pipeline.errors import UsageError
+
+COMMANDS = (replay, explain, stages, bench)
+
+DESCRIPTION = """\
+An OpenAI-compatible pipeline for Codex: what the backend wrote in a turn goes through named stages
+and comes out as a client reads it."""
+
+EPILOG = """\
+Try:
+  FILE=examples/transcripts/codex-0.166.0/use-tool-text.jsonl
+  python -m pipeline replay --tools localSearch $FILE
+  python -m pipeline explain --tools localSearch $FILE
+  python -m pipeline stages
+
+Every flag of a stage is also an environment variable; a flag wins over its variable."""
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="python -m pipeline",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        name = command.__name__.rpartition(".")[2]
+        sub = commands.add_parser(
+            name,
+            help=command.HELP,
+            description=command.DESCRIPTION,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.add_arguments(sub)
+        sub.set_defaults(run=command.run)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; 0 is success, 1 a turn that failed, 2 something that could not be used."""
+    options = parser().parse_args(arguments)
+    try:
+        status: int = options.run(options)
+        sys.stdout.flush()
+    except UsageError as error:
+        print(f"pipeline: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # The reader of our output left, as `| head` does; Python must not complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    return status

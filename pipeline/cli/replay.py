@@ -1,0 +1,140 @@
+"""`replay`: a recorded turn as a client would get it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Awaitable, Callable
+from math import inf
+from typing import Any
+
+import msgspec
+import trio
+from attrs import evolve
+
+from pipeline.cli.flags import add_request, add_settings, open_dump, settings_from, turn_from
+from pipeline.cli.terminal import PrettyStream
+from pipeline.errors import ProxyError, UsageError
+from pipeline.recipes import chat_options
+from pipeline.settings import Settings
+from pipeline.turn import Turn
+from sinks.chat_json import ChatJson
+from sinks.chat_sse import ChatSse
+from sources.replay import Replay
+
+HELP = "show a recorded turn as a client would get it"
+DESCRIPTION = """\
+Show a recorded turn as a client would get it: the very bytes when the output is piped, a readable
+form on a terminal. A transcript holds what `codex app-server` wrote, one JSON message a line, or a
+stream of Responses events."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILE", help="transcripts; - is standard input")
+    parser.add_argument("--api", choices=["chat"], default="chat", help="the client's API")
+    parser.add_argument(
+        "--no-stream", action="store_true", help="the JSON body instead of the stream"
+    )
+    parser.add_argument(
+        "--include-usage", action="store_true", help="end the stream with the token counts"
+    )
+    parser.add_argument(
+        "--speed",
+        default="max",
+        metavar="N|max",
+        help="times the recorded speed: 1 takes as long as the turn did; default: max",
+    )
+    parser.add_argument(
+        "--pace",
+        type=float,
+        default=0.0,
+        metavar="MS",
+        help="at least so many milliseconds between two pieces, to watch a turn that was too fast",
+    )
+    add_request(parser)
+    add_settings(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    settings = settings_from(options)
+    turn = turn_from(options)
+    if options.include_usage:
+        turn = evolve(turn, include_usage=True)
+    speed, pace = _speed(options.speed), _milliseconds(options.pace)
+    statuses = [0]
+    with open_dump(settings) as dump:
+        for path in options.files:
+            if len(options.files) > 1 and sys.stdout.isatty():
+                print(f"== {path}")
+            source = Replay(path, speed=speed, pace=pace, watch=dump)
+            statuses.append(_status(source, settings, turn, stream=not options.no_stream))
+    return max(statuses)
+
+
+def _status(source: Replay, settings: Settings, turn: Turn, *, stream: bool) -> int:
+    """Play one turn; the exit status it deserves."""
+    try:
+        return 0 if trio.run(_replay, source, settings, turn, stream) else 1
+    except ProxyError as error:
+        _show_error(error)
+        return 1
+    except UsageError as error:
+        print(f"pipeline: {error}", file=sys.stderr)
+        return 2
+
+
+async def _replay(source: Replay, settings: Settings, turn: Turn, stream: bool) -> bool:
+    """Play one turn to standard output; whether it ended well."""
+    options = chat_options(settings, turn)
+    if stream:
+        return await settings.pipeline().run(source, ChatSse(options, _writer()), turn) is None
+    answer = await settings.pipeline().run(source, ChatJson(options), turn)
+    _write_json(answer.body)
+    return True
+
+
+def _writer() -> Callable[[bytes], Awaitable[None]]:
+    pretty = PrettyStream() if sys.stdout.isatty() else None
+
+    async def write(data: bytes) -> None:
+        if pretty is not None:
+            pretty.write(data)
+        else:
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+
+    return write
+
+
+def _write_json(body: dict[str, Any]) -> None:
+    data = msgspec.json.encode(body)
+    if sys.stdout.isatty():
+        data = msgspec.json.format(data, indent=2)
+    sys.stdout.buffer.write(data + b"\n")
+
+
+def _show_error(error: ProxyError) -> None:
+    """What a client gets when a turn fails before its first byte: a status and a JSON body."""
+    failure = error.failure
+    print(f"HTTP {failure.status}", file=sys.stderr)
+    if failure.retry_after is not None:
+        print(f"retry-after: {failure.retry_after:g}", file=sys.stderr)
+    _write_json(failure.body())
+
+
+def _speed(value: str) -> float | None:
+    if value == "max":
+        return None
+    try:
+        speed = float(value)
+    except ValueError:
+        speed = 0.0
+    if not 0 < speed < inf:
+        raise UsageError(f"--speed {value} is not possible; it takes max, or a number over 0")
+    return speed
+
+
+def _milliseconds(value: float) -> float:
+    if not 0 <= value < inf:
+        raise UsageError(f"--pace {value} is not possible; it takes milliseconds, 0 or more")
+    return value / 1000

@@ -1,0 +1,81 @@
+"""A stream shown to a person: text as it is typed, calls and ends set apart."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+import msgspec
+
+
+class Paint:
+    """Colours, where the terminal wants them."""
+
+    def __init__(self, out: TextIO) -> None:
+        self.on = out.isatty() and not os.environ.get("NO_COLOR")
+
+    def __call__(self, style: str, text: str) -> str:
+        codes = {"dim": 2, "bold": 1, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
+        return f"\x1b[{codes[style]}m{text}\x1b[0m" if self.on else text
+
+
+def frames(data: bytes) -> Iterator[tuple[str, Any]]:
+    """The events of a piece of SSE: comments, `[DONE]`, and the JSON of everything else."""
+    for frame in data.decode().split("\n\n"):
+        if frame.startswith(":"):
+            yield "comment", frame[1:].strip()
+        elif frame == "data: [DONE]":
+            yield "done", None
+        elif frame.startswith("data: "):
+            yield "data", msgspec.json.decode(frame[6:])
+
+
+class PrettyStream:
+    """Shows a client's bytes as a person reads them; it decodes what was sent and nothing else."""
+
+    def __init__(self, out: TextIO = sys.stdout) -> None:
+        self._out = out
+        self._paint = Paint(out)
+        self._column = 0
+
+    def write(self, data: bytes) -> None:
+        for kind, value in frames(data):
+            match kind:
+                case "data" if "error" in value:
+                    self._line("red", f"error: {value['error']['message']}")
+                case "data":
+                    self._chunk(value)
+                case "comment":
+                    self._line("dim", value)
+                case _:
+                    self._line("dim", "[DONE]")
+        self._out.flush()
+
+    def _chunk(self, chunk: dict[str, Any]) -> None:
+        if usage := chunk.get("usage"):
+            spent = f"{usage['prompt_tokens']} tokens in, {usage['completion_tokens']} out"
+            self._line("dim", spent)
+        for choice in chunk["choices"]:
+            delta = choice["delta"]
+            self._text(delta.get("reasoning_content"), "dim")
+            self._text(delta.get("content"), None)
+            for call in delta.get("tool_calls", ()):
+                function = call["function"]
+                self._line("cyan", f"▸ {function['name']} {function['arguments']}")
+                self._line("dim", f"  {call['id']}")
+            if function := delta.get("function_call"):
+                self._line("cyan", f"▸ {function['name']} {function['arguments']}")
+            if choice["finish_reason"]:
+                self._line("green", f"finish_reason: {choice['finish_reason']}")
+
+    def _text(self, text: str | None, style: str | None) -> None:
+        if text:
+            self._out.write(self._paint(style, text) if style else text)
+            self._column = len(text.rpartition("\n")[2]) if "\n" in text else self._column + 1
+
+    def _line(self, style: str, text: str) -> None:
+        start = "\n" if self._column else ""
+        self._out.write(f"{start}{self._paint(style, text)}\n")
+        self._column = 0

@@ -1,0 +1,1 @@
+"""OpenAI requests, structured and checked, as Turns."""

@@ -1,0 +1,400 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final, Literal, TypeAlias
+
+import pytest
+from attrs import frozen
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.chain import Pipeline
+from pipeline.errors import Failure
+from pipeline.events import (
+    CallProgress,
+    Event,
+    Failed,
+    ReasoningDelta,
+    ResponseEnd,
+    TextDelta,
+    ToolCall,
+    ToolCallFragment,
+    TurnEnd,
+)
+from pipeline.lane import Lane
+from pipeline.ledger import UNEXPLAINED, Ledger
+from pipeline.turn import OutputMode, Tool, Turn
+from stages.aggregate_tool_calls import AggregateToolCalls
+
+Policy: TypeAlias = Literal["text", "call", "fail"]
+POLICIES: Final[tuple[Policy, ...]] = ("text", "call", "fail")
+
+law: Final = settings(deadline=None)
+TURN: Final = Turn(tools=(Tool("f"), Tool("g")))
+KNOWN: Final = "<use_tool><name>f</name><a>1</a></use_tool>"
+UNKNOWN: Final = "<use_tool><name>other</name></use_tool>"
+SENTINEL: Final = '<tool_call>{"name": "g", "arguments": {"n": 1.0}}</tool_call>'
+HALF: Final = f"<use_tool><name>f</name>{UNKNOWN}"
+"""An unclosed block: the whole one inside it counts only when no more text comes."""
+NAMELESS: Final = ToolCallFragment("k0", "c0", whole="{}", done=True)
+
+
+@frozen
+class Played:
+    events: list[Event]
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.events if isinstance(event, TextDelta))
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        return [event for event in self.events if isinstance(event, ToolCall)]
+
+    @property
+    def named(self) -> list[tuple[str, str]]:
+        return [(call.name, call.arguments) for call in self.calls]
+
+    @property
+    def ends(self) -> list[str | None]:
+        """The code of each failure and the reason of each end, in order."""
+        return [
+            event.error.code if isinstance(event, Failed) else event.reason
+            for event in self.events
+            if isinstance(event, Failed | TurnEnd)
+        ]
+
+
+def play(
+    *events: Event, policy: Policy = "text", turn: Turn = TURN, output_mode: OutputMode = "auto"
+) -> Played:
+    """Put events through the stage, and see that its own books balance, before they are settled."""
+    stage = AggregateToolCalls(policy, output_mode)
+    stage.begin(turn)
+    lane = Lane([stage])
+    out: list[Event] = []
+    for event in events:
+        out += () if lane.done else lane.take((event,))
+    closing = () if lane.done else stage.close()
+    stage.ledger.count_given(len(closing))
+    assert stage.ledger.difference == 0
+    return Played([*out, *closing])
+
+
+# -- calls in text -------------------------------------------------------------------------------
+
+
+def test_a_block_of_a_declared_tool_becomes_a_call_and_the_text_around_it_stays() -> None:
+    played = play(TextDelta(f"a {KNOWN} b\n{SENTINEL}{KNOWN} c", item_id="m0", at=1.0), TurnEnd())
+    first, second, third = played.calls
+    assert played.events == [
+        TextDelta("a ", item_id="m0", at=1.0),
+        first,
+        TextDelta(" b\n", item_id="m0", at=1.0),
+        second,
+        third,
+        TextDelta(" c", item_id="m0", at=1.0),
+        TurnEnd(),
+    ]
+    assert played.named == [("f", '{"a":"1"}'), ("g", '{"n": 1.0}'), ("f", '{"a":"1"}')]
+    assert [call.origin for call in played.calls] == ["use_tool", "sentinel", "use_tool"]
+    assert [call.index for call in played.calls] == [0, 1, 2]
+    assert {call.at for call in played.calls} == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("policy", "named", "text", "ends"),
+    [
+        ("text", [], f"a {UNKNOWN} b", ["stop"]),
+        ("call", [("other", "{}")], "a  b", ["stop"]),
+        ("fail", [], "a ", ["unknown_tool", "failed"]),
+    ],
+)
+def test_the_policy_decides_on_a_block_of_an_undeclared_tool(
+    policy: Policy, named: list[tuple[str, str]], text: str, ends: list[str]
+) -> None:
+    played = play(TextDelta(f"a {UNKNOWN} b"), TurnEnd(), policy=policy)
+    assert (played.named, played.text, played.ends) == (named, text, ends)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_malformed_block_stays_text(policy: Policy) -> None:
+    text = "a <use_tool><name>f</name>stray</use_tool> b"
+    assert play(TextDelta(text), TurnEnd(), policy=policy).text == text
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_without_tools_the_text_is_untouched(policy: Policy) -> None:
+    events: list[Event] = [TextDelta(KNOWN[:9]), TextDelta(KNOWN[9:]), ResponseEnd(), TurnEnd()]
+    assert play(*events, policy=policy, turn=Turn()).events == events
+
+
+@pytest.mark.parametrize(
+    ("policy", "stage_mode", "turn_mode", "found"),
+    [
+        ("call", "openai-json", None, True),
+        ("call", "auto", "obsidian-xml", True),
+        ("call", "openai-json", "auto", False),
+        ("text", "openai-json", "openai-json", False),
+    ],
+)
+def test_without_tools_blocks_are_calls_only_if_a_mode_was_asked_for(
+    policy: Policy, stage_mode: OutputMode, turn_mode: OutputMode | None, found: bool
+) -> None:
+    turn = Turn(output_mode=turn_mode)
+    played = play(TextDelta(KNOWN), TurnEnd(), policy=policy, turn=turn, output_mode=stage_mode)
+    assert bool(played.calls) == found
+
+
+def test_text_without_a_tag_passes_as_it_is() -> None:
+    events: list[Event] = [TextDelta("a", "m0"), ReasoningDelta("b"), TextDelta("c > d"), TurnEnd()]
+    played = play(*events)
+    assert all(passed is event for passed, event in zip(played.events, events, strict=True))
+
+
+def test_progress_is_told_while_a_block_is_being_written() -> None:
+    parts = ["a <use_tool>", "<name>f", "</name></use_tool>", "b"]
+    played = play(*(TextDelta(part, at=float(at)) for at, part in enumerate(parts)))
+    kinds = [TextDelta, CallProgress, CallProgress, ToolCall, TextDelta]
+    assert [type(event) for event in played.events] == kinds
+    assert [event.at for event in played.events] == [0.0, 0.0, 1.0, 2.0, 3.0]
+
+
+def test_the_ids_of_written_calls_differ_within_and_across_turns() -> None:
+    runs = [play(TextDelta(KNOWN * 2), TurnEnd()) for _ in range(2)]
+    assert len({call.call_id for played in runs for call in played.calls}) == 4
+
+
+# -- held text -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ToolCall("c0", "f", "{}"),
+        ToolCallFragment("k0", "c0", "f", "{"),
+        ResponseEnd(),
+        TurnEnd(),
+        Failed(Failure("broken")),
+        TextDelta("b", item_id="m1"),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+@pytest.mark.parametrize("held", ["<use_to", "<use_tool><name>f</name>"])
+def test_held_text_is_released_before_what_follows_it(event: Event, held: str) -> None:
+    stage = AggregateToolCalls()
+    stage.begin(TURN)
+    lane = Lane([stage])
+    assert TextDelta("a ", item_id="m0") in lane.take([TextDelta(f"a {held}", item_id="m0")])
+    released = lane.take([event])
+    assert released[0] == TextDelta(held, item_id="m0")
+    assert stage.ledger.difference == 0
+
+
+def test_held_text_is_released_when_the_input_ends() -> None:
+    played = play(TextDelta("a <use_to", item_id="m0"))
+    assert played.events == [TextDelta("a ", item_id="m0"), TextDelta("<use_to", item_id="m0")]
+
+
+def test_a_block_in_held_text_counts_when_no_more_text_comes() -> None:
+    played = play(TextDelta(f"<use_tool><name>f</name> {KNOWN}"), TurnEnd())
+    assert played.text == "<use_tool><name>f</name> "
+    assert played.named == [("f", '{"a":"1"}')]
+    assert isinstance(played.events[-1], TurnEnd)
+
+
+def test_no_block_spans_two_messages() -> None:
+    played = play(TextDelta(KNOWN[:20], item_id="m0"), TextDelta(KNOWN[20:], item_id="m1"))
+    assert (played.text, played.calls) == (KNOWN, [])
+
+
+def test_released_text_stays_in_its_choice() -> None:
+    played = play(TextDelta("<use_to", choice=1), TurnEnd(choice=1))
+    assert played.events == [TextDelta("<use_to", choice=1), TurnEnd(choice=1)]
+
+
+# -- structured calls ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["text", "call"])
+@pytest.mark.parametrize("name", ["f", "other"])
+def test_a_structured_call_passes_as_it_is(policy: Policy, name: str) -> None:
+    call = ToolCall("c0", name, '{"n": 1.0}', item_id="i", namespace="n", at=1.0)
+    assert play(call, TurnEnd(), policy=policy).events == [call, TurnEnd()]
+
+
+def test_after_a_structured_call_blocks_stay_text() -> None:
+    played = play(TextDelta(KNOWN), ToolCall("c0", "g", "{}"), TextDelta(KNOWN), TurnEnd())
+    assert [call.name for call in played.calls] == ["f", "g"]
+    assert [call.index for call in played.calls] == [0, 1]
+    assert played.text == KNOWN
+
+
+def test_the_same_call_again_is_left_out() -> None:
+    call = ToolCall("c0", "f", "{}")
+    played = play(call, call, ToolCall("c1", "f", "{}"), TurnEnd())
+    assert [(made.call_id, made.index) for made in played.calls] == [("c0", 0), ("c1", 1)]
+
+
+def test_fragments_become_one_whole_call() -> None:
+    played = play(
+        ToolCallFragment("k0", "c0", "f"),
+        ToolCallFragment("k1", "c1", "g", "[", at=1.0),
+        ToolCallFragment("k1", arguments="]", done=True),
+        ToolCallFragment("k0", arguments="{}"),
+        ResponseEnd(at=2.0),
+        TurnEnd(),
+    )
+    assert played.events == [
+        *(CallProgress(), CallProgress(at=1.0), CallProgress(), CallProgress()),
+        ToolCall("c0", "f", "{}", index=0, item_id="k0", at=2.0),
+        ToolCall("c1", "g", "[]", index=1, item_id="k1", at=2.0),
+        *(ResponseEnd(at=2.0), TurnEnd()),
+    ]
+
+
+def test_a_fragment_that_completes_its_call_gives_it_out_at_once() -> None:
+    played = play(ToolCallFragment("k0", "c0", "f", whole="{}", done=True))
+    assert played.events == [ToolCall("c0", "f", "{}", item_id="k0")]
+
+
+def test_a_whole_call_replaces_its_own_pieces() -> None:
+    begun = ToolCallFragment("k0", "c0", "f", '{"a"')
+    played = play(begun, ToolCall("c0", "f", '{"a":1}'), TurnEnd())
+    assert played.named == [("f", '{"a":1}')]
+
+
+@pytest.mark.parametrize("reason", ["max_output_tokens", "length", "failed", "interrupted"])
+def test_a_call_that_was_cut_off_is_dropped_and_the_end_says_so(reason: str) -> None:
+    played = play(
+        ToolCallFragment("k0", "c0", "f", whole="{}", done=True),
+        ToolCallFragment("k1", "c1", "g", '{"a'),
+        TurnEnd(reason, at=1.0),
+    )
+    assert [call.call_id for call in played.calls] == ["c0"]
+    assert played.events[-1] == TurnEnd(reason, call_incomplete=True, at=1.0)
+
+
+def test_an_open_call_of_a_complete_turn_is_whole() -> None:
+    played = play(ToolCallFragment("k0", "c0", "f", "{}"), TurnEnd("stop"))
+    assert (played.named, played.events[-1]) == ([("f", "{}")], TurnEnd("stop"))
+
+
+def test_an_end_without_an_open_call_is_left_as_it_is() -> None:
+    end = TurnEnd("max_output_tokens")
+    assert play(ToolCall("c0", "f", "{}"), end).events[-1] is end
+
+
+def test_a_whole_call_whose_name_is_inferred_was_not_cut_off() -> None:
+    turn = Turn(tools=(Tool("f"),))
+    played = play(NAMELESS, TurnEnd("max_output_tokens"), turn=turn)
+    assert (played.named, played.events[-1]) == ([("f", "{}")], TurnEnd("max_output_tokens"))
+
+
+@pytest.mark.parametrize("reason", ["stop", "max_output_tokens"])
+def test_calls_beside_an_open_one_are_numbered_in_order(reason: str) -> None:
+    begun = ToolCallFragment("k0", "c0", "f", "{")
+    played = play(begun, ToolCall("c1", "g", "{}"), TurnEnd(reason))
+    assert [call.index for call in played.calls] == list(range(len(played.calls)))
+
+
+# -- failing -------------------------------------------------------------------------------------
+
+FAILING: Final[dict[str, tuple[Sequence[Event], Policy, Turn]]] = {
+    "unknown-block": ([TextDelta(f"{UNKNOWN} a")], "fail", TURN),
+    "unknown-call": ([ToolCall("c0", "other", "{}")], "fail", TURN),
+    "unknown-fragment": ([ToolCallFragment("k0", "c0", "other", done=True)], "fail", TURN),
+    "unknown-block-held-till-an-item": ([TextDelta(HALF), TextDelta("b", "m1")], "fail", TURN),
+    "unknown-block-held-till-a-call": ([TextDelta(HALF), ToolCall("c0", "f", "")], "fail", TURN),
+    "unknown-block-held-till-the-response": ([TextDelta(HALF), ResponseEnd()], "fail", TURN),
+    "unknown-block-held-till-the-end": ([TextDelta(HALF)], "fail", TURN),
+    "nameless-till-the-response": ([NAMELESS, ResponseEnd()], "text", Turn()),
+    "nameless-till-the-end": ([NAMELESS], "text", Turn()),
+    "long-call": ([TextDelta("<"), ToolCall("c0", "f", "x" * 101)], "text", TURN),
+    "long-fragment": ([ToolCallFragment("k0", "c0", "f", "x" * 101)], "text", TURN),
+    "long-block": ([TextDelta(KNOWN.replace("1", "x" * 101))], "text", TURN),
+}
+
+
+@pytest.mark.parametrize("case", FAILING)
+def test_a_failure_ends_the_turn_and_nothing_follows(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stages.tool_calls.aggregator.LONGEST_ARGUMENTS", 100)
+    events, policy, turn = FAILING[case]
+    played = play(*events, TurnEnd(), policy=policy, turn=turn)
+    codes = {"unknown": "unknown_tool", "nameless": "tool_call_without_name"}
+    code = codes.get(case.split("-", maxsplit=1)[0], "too_much_output")
+    assert played.ends == [code, "failed"]
+    assert [type(event) for event in played.events[-2:]] == [Failed, TurnEnd]
+    assert played.calls == []
+
+
+# -- laws ----------------------------------------------------------------------------------------
+
+TAGS: Final = ("<use_tool>", "<", "</use_tool>", "<name>f", "{", " a ", "é🌍")
+tokens = st.sampled_from([KNOWN, UNKNOWN, SENTINEL, HALF, *TAGS])
+texts = st.lists(tokens, max_size=8).map("".join)
+names = st.sampled_from(["f", "g", "other"])
+ids = st.sampled_from(["c0", "c1", "c2"])
+plain_events: st.SearchStrategy[Event] = st.one_of(
+    st.builds(TextDelta, texts, st.sampled_from(["m0", "m1"])),
+    st.builds(ToolCall, ids, names, st.just("{}")),
+    st.sampled_from([ReasoningDelta("r"), ResponseEnd()]),
+)
+fragments: st.SearchStrategy[Event] = st.builds(
+    ToolCallFragment,
+    key=st.sampled_from(["k0", "k1"]),
+    call_id=ids | st.just(""),
+    name=names | st.just(""),
+    arguments=st.sampled_from(["", "{", "}"]),
+    done=st.booleans(),
+)
+ends = st.builds(TurnEnd, st.sampled_from(["stop", "max_output_tokens"]))
+
+
+@st.composite
+def turns(draw: st.DrawFn, events: st.SearchStrategy[Event]) -> list[Event]:
+    return [*draw(st.lists(events, max_size=10)), *draw(st.lists(ends, max_size=1))]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@law
+@given(events=turns(plain_events | fragments | st.just(Failed(Failure("broken")))))
+def test_the_books_balance_and_the_end_comes_last(policy: Policy, events: list[Event]) -> None:
+    played = play(*events, policy=policy)
+    assert all(not isinstance(event, TurnEnd) for event in played.events[:-1])
+
+
+@law
+@given(turns(plain_events))
+def test_calls_are_numbered_without_gaps_and_have_ids_of_their_own(events: list[Event]) -> None:
+    played = play(*events)
+    assert [call.index for call in played.calls] == list(range(len(played.calls)))
+    assert len({call.call_id for call in played.calls}) == len(played.calls)
+
+
+@law
+@given(texts, st.lists(st.integers(0, 200), max_size=6))
+def test_neither_text_nor_calls_depend_on_the_split(text: str, cuts: list[int]) -> None:
+    bounds = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    whole = play(TextDelta(text), TurnEnd())
+    split = play(*(TextDelta(text[start:end]) for start, end in pairwise(bounds)), TurnEnd())
+    assert (split.text, split.named) == (whole.text, whole.named)
+
+
+@law
+@given(turns(plain_events | fragments))
+def test_no_text_is_lost_where_no_block_is_a_call(events: list[Event]) -> None:
+    played = play(*events, turn=Turn(tools=(Tool("unused"),)))
+    assert played.text == "".join(e.text for e in events if isinstance(e, TextDelta))
+
+
+def test_the_stage_runs_in_a_pipeline() -> None:
+    ledger = Ledger()
+    pipeline = Pipeline([("calls", lambda: AggregateToolCalls("call"))])
+    out = pipeline.process([TextDelta(f"a{UNKNOWN}"), TurnEnd()], TURN, ledger=ledger)
+    assert [type(event) for event in out] == [TextDelta, ToolCall, TurnEnd]
+    assert ledger["calls"].difference == 0
+    assert UNEXPLAINED not in ledger["calls"].dropped

@@ -1,0 +1,110 @@
+"""The rules of the house that a reader relies on, checked."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("pipeline", "stages", "sinks", "sources")
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+VOCABULARY = {
+    "pipeline.call_shapes",
+    "pipeline.errors",
+    "pipeline.events",
+    "pipeline.ledger",
+    "pipeline.loose_json",
+    "pipeline.stage",
+    "pipeline.transcript",
+    "pipeline.turn",
+    "pipeline.use_tool",
+}
+
+
+def imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+@pytest.mark.parametrize("package", ["stages", "sinks", "sources"])
+def test_parts_know_the_vocabulary_and_their_own_package_only(package: str) -> None:
+    for path in (ROOT / package).rglob("*.py"):
+        own = {name for name in imports(path) if name.split(".")[0] in PACKAGES}
+        strangers = {name for name in own if not name.startswith(f"{package}.")} - VOCABULARY
+        assert not strangers, f"{path.relative_to(ROOT)} imports {strangers}"
+
+
+def test_the_vocabulary_knows_only_itself() -> None:
+    for module in VOCABULARY:
+        path = ROOT / f"{module.replace('.', '/')}.py"
+        own = {name for name in imports(path) if name.split(".")[0] in PACKAGES}
+        assert own <= VOCABULARY, f"{module} imports {own - VOCABULARY}"
+
+
+def test_stages_are_pure() -> None:
+    for path in (ROOT / "stages").rglob("*.py"):
+        impure = {"trio", "time", "logging", "structlog", "os", "socket", "random"}
+        assert not imports(path) & impure, path.name
+
+
+def test_channels_are_opened_in_one_file() -> None:
+    opening = [path.name for path in SOURCES if "open_memory_channel" in path.read_text()]
+    assert opening == ["chain.py"]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_is_short_and_says_what_it_is(path: Path) -> None:
+    text = path.read_text()
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree)
+    assert len(text.splitlines()) < 500
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert (node.end_lineno or 0) - node.lineno < 80, node.name
+
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_is_short_and_runs(example: Path) -> None:
+    assert len(example.read_text().splitlines()) < 40
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, example], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    expected = {
+        "replay_in_code.py": '"finish_reason": "tool_calls"',
+        "swap_a_stage.py": "name='readNote'",
+        "write_a_stage.py": "Write to [address] or call.\n",
+    }
+    assert expected[example.name] in done.stdout
+
+
+def test_the_swapped_stage_drops_the_repeated_tool() -> None:
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, ROOT / "examples" / "swap_a_stage.py"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert re.findall(r"ToolCall\(call_id='(\w+)'", done.stdout) == ["call_a", "call_b"]
+
+
+def test_the_constraints_name_no_address_and_pin_every_hash() -> None:
+    text = (ROOT / "constraints.txt").read_text()
+    assert "://" not in text
+    pins = re.findall(r"^[a-z0-9_.-]+==\S+", text, re.MULTILINE)
+    assert len(pins) > 20
+    assert text.count("--hash=sha256:") >= len(pins)

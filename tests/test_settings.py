@@ -1,0 +1,116 @@
+"""The environment as settings."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from pipeline.errors import UsageError
+from pipeline.settings import Settings
+from pipeline.turn import OutputMode, Tool, Turn
+
+
+def test_an_empty_environment_gives_the_documented_defaults() -> None:
+    assert Settings.from_env({}) == Settings()
+    assert Settings() == Settings(
+        stop_after_tools=True,
+        stop_after_tools_mode="burst",
+        stop_after_tools_grace_ms=300,
+        suppress_tail_after_tools=True,
+        tool_block_dedup=False,
+        tool_block_max=0,
+        unknown_tool_policy="text",
+        output_mode="auto",
+    )
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "name", "read"),
+    [
+        ("PROXY_STOP_AFTER_TOOLS", "false", "stop_after_tools", False),
+        ("PROXY_STOP_AFTER_TOOLS", "0", "stop_after_tools", False),
+        ("PROXY_STOP_AFTER_TOOLS", " Yes ", "stop_after_tools", True),
+        ("PROXY_STOP_AFTER_TOOLS_MODE", "FIRST", "stop_after_tools_mode", "first"),
+        ("PROXY_STOP_AFTER_TOOLS_GRACE_MS", "50", "stop_after_tools_grace_ms", 50),
+        ("PROXY_SUPPRESS_TAIL_AFTER_TOOLS", "off", "suppress_tail_after_tools", False),
+        ("PROXY_TOOL_BLOCK_DEDUP", "true", "tool_block_dedup", True),
+        ("PROXY_TOOL_BLOCK_MAX", "2", "tool_block_max", 2),
+        ("PROXY_UNKNOWN_TOOL_POLICY", "fail", "unknown_tool_policy", "fail"),
+        ("PROXY_OUTPUT_MODE", "obsidian-xml", "output_mode", "obsidian-xml"),
+        ("PROXY_TOOL_BLOCK_DELIMITER", r"\n--\t\\n", "tool_block_delimiter", "\n--\t\\n"),
+        ("PROXY_REASONING_CONTENT", "no", "reasoning_content", False),
+        ("CODEX_DUMP_SSE", "1", "dump_events", "1"),
+        ("CODEX_DUMP_SSE", r"C:\new\table", "dump_events", r"C:\new\table"),
+    ],
+)
+def test_a_variable_is_read(variable: str, value: str, name: str, read: object) -> None:
+    assert getattr(Settings.from_env({variable: value}), name) == read
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "choices"),
+    [
+        ("PROXY_STOP_AFTER_TOOLS", "maybe", "true or false"),
+        ("PROXY_STOP_AFTER_TOOLS_MODE", "last", "burst, first"),
+        ("PROXY_STOP_AFTER_TOOLS_GRACE_MS", "soon", "a whole number, 0 or more"),
+        ("PROXY_STOP_AFTER_TOOLS_GRACE_MS", "-1", "a whole number, 0 or more"),
+        ("PROXY_TOOL_BLOCK_MAX", "1.5", "a whole number, 0 or more"),
+        ("PROXY_TOOL_BLOCK_MAX", "-2", "a whole number, 0 or more"),
+        ("PROXY_UNKNOWN_TOOL_POLICY", "ignore", "text, call, fail"),
+        ("PROXY_OUTPUT_MODE", "xml", "auto, openai-json, obsidian-xml"),
+    ],
+)
+def test_a_bad_value_names_the_flag_the_value_and_the_choices(
+    variable: str, value: str, choices: str
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        Settings.from_env({variable: value})
+    assert f"{variable}={value}" in str(raised.value)
+    assert choices in str(raised.value)
+
+
+def test_an_empty_variable_is_an_unset_one() -> None:
+    assert Settings.from_env({"PROXY_TOOL_BLOCK_MAX": ""}) == Settings()
+
+
+def test_an_argument_wins_over_its_variable() -> None:
+    environment = {"PROXY_TOOL_BLOCK_MAX": "2"}
+    assert Settings.from_env(environment, tool_block_max=3).tool_block_max == 3
+    assert Settings.from_env(environment, tool_block_max=None).tool_block_max == 2
+
+
+def test_an_unknown_argument_is_refused() -> None:
+    with pytest.raises(TypeError, match="tool_blok_max"):
+        Settings.from_env({}, tool_blok_max=3)
+
+
+def test_every_setting_explains_itself() -> None:
+    for field in attrs.fields(Settings):
+        assert field.metadata["env"].isupper()
+        assert len(field.metadata["help"]) > 10
+
+
+TOOLS = (Tool("a"),)
+
+
+@pytest.mark.parametrize(
+    ("operator", "request_mode", "tools", "mode"),
+    [
+        ("auto", None, (), "auto"),
+        ("auto", None, TOOLS, "openai-json"),
+        ("obsidian-xml", None, TOOLS, "obsidian-xml"),
+        ("obsidian-xml", "openai-json", TOOLS, "openai-json"),
+        ("auto", "obsidian-xml", (), "obsidian-xml"),
+    ],
+)
+def test_the_output_mode_of_a_request(
+    operator: str, request_mode: OutputMode | None, tools: tuple[Tool, ...], mode: str
+) -> None:
+    settings = Settings.from_env({"PROXY_OUTPUT_MODE": operator})
+    turn = Turn(tools=tools, output_mode=request_mode)
+    assert settings.output_mode_for(turn) == mode
+
+
+def test_a_switched_off_cut_is_told_as_off() -> None:
+    assert Settings(stop_after_tools=False).effective_cut_mode == "off"
+    assert Settings(stop_after_tools_mode="first").effective_cut_mode == "first"
