@@ -12,6 +12,7 @@ import msgspec
 from pipeline.loose_json import is_json
 
 LONGEST_LINE: Final = 64 * 1024 * 1024
+_SSE_FIELDS: Final = (b"event:", b"id:", b"retry:", b":")
 _NUMBER: Final = (int, float)
 _decode: Final = msgspec.json.Decoder().decode
 
@@ -32,6 +33,7 @@ def read_records(lines: Iterable[bytes]) -> Iterator[Record]:
     they have it), recorded ones of the form `{"at": seconds, "message": {…}}`, and SSE.
     """
     data: list[bytes] = []
+    number = 0
     for number, raw in enumerate(lines, 1):
         if raw.startswith(b"{") and not data:
             yield _record(number, raw)
@@ -39,13 +41,14 @@ def read_records(lines: Iterable[bytes]) -> Iterator[Record]:
         line = raw.strip(b"\r\n\t \xef\xbb\xbf")
         if line.startswith(b"data:"):
             data.append(line[5:].strip())
-        elif data and not line:
-            yield _record(number, b"\n".join(data))
+            continue
+        if data and not line.startswith(_SSE_FIELDS):
+            yield _record(number - 1, b"\n".join(data))
             data.clear()
-        elif line and not line.startswith((b"event:", b"id:", b"retry:", b":")):
+        if line and not line.startswith(_SSE_FIELDS):
             yield _record(number, line)
     if data:
-        yield _record(0, b"\n".join(data))
+        yield _record(number, b"\n".join(data))
 
 
 def _record(number: int, line: bytes) -> Record:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
@@ -108,10 +109,10 @@ class Replay:
         return events
 
 
-def open_transcript(path: str | Path) -> BinaryIO:
+def open_transcript(path: str | Path) -> AbstractContextManager[BinaryIO]:
     """Open a transcript, `-` being standard input; UsageError says what is wrong with it."""
     if str(path) == "-":
-        return sys.stdin.buffer
+        return nullcontext(sys.stdin.buffer)
     try:
         return Path(path).open("rb")
     except FileNotFoundError:

@@ -82,28 +82,33 @@ class AggregateToolCalls(Stage):
         if self.done:
             return [*out, *self.drop(event, LATE)]
         try:
-            if isinstance(event, ToolCall):
+            news = (
                 self._aggregator.add(event)
-            else:
-                self._aggregator.ingest((event,))
+                if isinstance(event, ToolCall)
+                else self._aggregator.ingest((event,)).updated
+            )
         except AggregatorLimitError as limit:
             self.drop(event, "over a limit")
             return [*out, *self._fail_limit(limit, event.at)]
-        ready = self._take_ready(event)
-        if ready == [event]:
-            self.ledger.made -= 1
+        ready = self._aggregator.take_ready(event.choice, at=event.at)
+        if ready == [event] and self._forwards(event.name):
             return [*out, event]
-        self.fold(event, "a piece of a call, or the same call again")
-        return [*out, *(ready or self.make(CallProgress(choice=event.choice, at=event.at)))]
+        self.fold(event, "a piece of a call" if news else "the same call again")
+        if news and not ready:
+            return [*out, *self.make(CallProgress(choice=event.choice, at=event.at))]
+        return [*out, *self._give(ready)]
 
-    def _take_ready(self, event: Event) -> list[Event]:
-        """The calls that became whole by this event, as far as the policy lets them pass."""
+    def _give(self, calls: Sequence[ToolCall]) -> Sequence[Event]:
+        """Calls that became whole, up to one that the policy does not let pass."""
         out: list[Event] = []
-        for call in self._aggregator.take_ready(event.choice, at=event.at):
-            if self._policy == "fail" and call.name not in self._turn.tool_names:
-                return [*out, *self._fail_unknown(call.name, event.at)]
+        for call in calls:
+            if not self._forwards(call.name):
+                return [*out, *self._fail_unknown(call.name, call.at)]
             out += self.make(call)
         return out
+
+    def _forwards(self, name: str) -> bool:
+        return self._policy != "fail" or name in self._turn.tool_names
 
     def _over(self, event: ResponseEnd | Failed | TurnEnd, *, complete: bool) -> Sequence[Event]:
         """A response or the turn is over: nothing held can grow any more.
@@ -113,7 +118,7 @@ class AggregateToolCalls(Stage):
         out = [*self._flush(event.at)]
         lost = self._aggregator.finish(event.choice, complete=complete)
         if not self.done:
-            out += self._take_ready(event)
+            out += self._give(self._aggregator.take_ready(event.choice, at=event.at))
         if not self.done and lost and complete:
             out += self._fail_nameless(event.at)
         if self.done:
@@ -163,7 +168,7 @@ class AggregateToolCalls(Stage):
             self._aggregator.add_written(call, block.pattern.name, choice=event.choice)
         except AggregatorLimitError as limit:
             return self._fail_limit(limit, event.at)
-        return self._take_ready(event)
+        return self._give(self._aggregator.take_ready(event.choice, at=event.at))
 
     def _flush(self, at: float = 0.0) -> Sequence[Event]:
         """Release what was held: nothing more can be added to it."""

@@ -234,7 +234,7 @@ def test_after_a_structured_call_blocks_stay_text() -> None:
 def test_the_same_call_again_is_left_out() -> None:
     call = ToolCall("c0", "f", "{}")
     played = play(call, call, ToolCall("c1", "f", "{}"), TurnEnd())
-    assert [(made.call_id, made.index) for made in played.calls] == [("c0", 0), ("c1", 1)]
+    assert played.events == [call, ToolCall("c1", "f", "{}", index=1), TurnEnd()]
 
 
 def test_fragments_become_one_whole_call() -> None:
@@ -254,9 +254,9 @@ def test_fragments_become_one_whole_call() -> None:
     ]
 
 
-def test_a_fragment_that_completes_its_call_gives_it_out_at_once() -> None:
-    played = play(ToolCallFragment("k0", "c0", "f", whole="{}", done=True))
-    assert played.events == [ToolCall("c0", "f", "{}", item_id="k0")]
+def test_a_fragment_that_completes_its_call_gives_it_out_at_once_and_once() -> None:
+    whole = ToolCallFragment("k0", "c0", "f", whole="{}", done=True)
+    assert play(whole, whole).events == [ToolCall("c0", "f", "{}", item_id="k0")]
 
 
 def test_a_whole_call_replaces_its_own_pieces() -> None:

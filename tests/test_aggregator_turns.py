@@ -182,17 +182,28 @@ def test_a_reset_forgets_one_choice_or_all(choice: int | None, left: list[int]) 
 def test_the_same_id_twice_is_one_call() -> None:
     aggregator = ToolCallAggregator()
     call = ToolCall("c0", "f", "{}")
-    assert aggregator.add(call) is call
-    assert aggregator.add(call) is None
+    aggregator.add(call)
+    aggregator.add(ToolCall("c0", "other", "[]"))
     aggregator.ingest_delta({"type": ITEM_DONE, "item": item("fc0", "c0", "g", "[]")})
     assert aggregator.snapshot() == (ToolCallRecord("c0", "f", "{}", complete=True),)
+    assert aggregator.take_ready() == [call]
+    aggregator.add(call)
+    assert aggregator.take_ready() == []
+
+
+def test_a_whole_call_is_the_last_word_on_its_pieces() -> None:
+    aggregator = ToolCallAggregator()
+    aggregator.ingest([part("k0", "c0", '{"a"', name="f")])
+    aggregator.add(ToolCall("c0", "f", '{"a":1}', item_id="i"))
+    assert aggregator.take_ready() == [ToolCall("c0", "f", '{"a":1}', item_id="i")]
 
 
 def test_whole_calls_are_numbered_in_the_order_they_come() -> None:
     aggregator = ToolCallAggregator()
     given = [ToolCall(f"c{n}", "f", "{}", item_id="i", namespace="n", at=1.0) for n in range(3)]
-    placed = [aggregator.add(call) for call in given]
-    assert placed == [
+    for call in given:
+        aggregator.add(call)
+    assert aggregator.take_ready(at=1.0) == [
         ToolCall(f"c{n}", "f", "{}", index=n, item_id="i", namespace="n", at=1.0) for n in range(3)
     ]
 
@@ -273,14 +284,21 @@ def test_a_name_that_came_is_not_inferred() -> None:
     assert [call.name for call in aggregator.take_ready()] == ["g"]
 
 
-def test_the_same_handle_in_two_responses_means_two_calls() -> None:
+@pytest.mark.parametrize("ordinal", [-1, 0], ids=["streamed", "finished"])
+def test_the_same_handle_in_two_responses_means_two_calls(ordinal: int) -> None:
     aggregator = ToolCallAggregator()
-    for arguments in ("{}", "[]"):
-        aggregator.ingest([part("index:0", arguments=arguments, name="f")])
+    for whole in ("{}", "[]"):
+        aggregator.ingest([part("index:0", whole=whole, name="f", ordinal=ordinal)])
         aggregator.finish()
-    first, second = aggregator.take_ready()
-    assert (first.arguments, second.arguments) == ("{}", "[]")
-    assert first.call_id != second.call_id
+    assert [call.arguments for call in aggregator.take_ready()] == ["{}", "[]"]
+
+
+def test_calls_that_share_a_handle_do_not_share_an_id() -> None:
+    aggregator = ToolCallAggregator()
+    for _ in range(2):
+        aggregator.ingest([part("index:0", arguments="{}", name="f")])
+        aggregator.finish()
+    assert len({call.call_id for call in aggregator.take_ready()}) == 2
 
 
 # -- limits --------------------------------------------------------------------------------------

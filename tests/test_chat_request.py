@@ -35,30 +35,30 @@ def test_a_request_is_read_as_a_turn(body: object, turn: Turn) -> None:
     assert ChatRequest.from_json(body).turn() == turn
 
 
-@pytest.mark.parametrize(
-    ("body", "param", "says"),
-    [
-        ([], None, "the request body must be an object, not an array"),
-        (None, None, "the request body must be an object, not null"),
-        ({"model": 5}, "model", "model must be a string, not a whole number"),
-        ({"model": None}, "model", "model must be a string, not null"),
-        ({"stream": "yes"}, "stream", "stream must be true or false, not a string"),
-        ({"tools": {}}, "tools", "tools must be an array, not an object"),
-        ({"tools": [None]}, "tools[0]", "tools[0] must be an object, not null"),
-        (
-            {"tools": [SEARCH, {"function": {"name": 1.5}}]},
-            "tools[1].function.name",
-            "tools[1].function.name must be a string, not a number",
-        ),
-        ({"tools": [{"function": {}}]}, "tools[0].function.name", "is missing"),
-        (
-            {"tools": [{"function": {"name": "a", "parameters": []}}]},
-            "tools[0].function.parameters",
-            "must be an object, not an array",
-        ),
-        ({"stream_options": 1}, "stream_options", "must be an object"),
-    ],
-)
+WRONG: list[tuple[object, str | None, str]] = [
+    ([], None, "the request body must be an object, not an array"),
+    (None, None, "the request body must be an object, not null"),
+    ({"model": 5}, "model", "model must be a string, not a whole number"),
+    ({"model": None}, "model", "model must be a string, not null"),
+    ({"stream": "yes"}, "stream", "stream must be true or false, not a string"),
+    ({"tools": {}}, "tools", "tools must be an array, not an object"),
+    ({"tools": [None]}, "tools[0]", "tools[0] must be an object, not null"),
+    (
+        {"tools": [SEARCH, {"function": {"name": 1.5}}]},
+        "tools[1].function.name",
+        "tools[1].function.name must be a string, not a number",
+    ),
+    ({"tools": [{"function": {}}]}, "tools[0].function.name", "is missing"),
+    (
+        {"tools": [{"function": {"name": "a", "parameters": []}}]},
+        "tools[0].function.parameters",
+        "must be an object, not an array",
+    ),
+    ({"stream_options": 1}, "stream_options", "must be an object"),
+]
+
+
+@pytest.mark.parametrize(("body", "param", "says"), WRONG)
 def test_a_wrong_field_is_named(body: object, param: str | None, says: str) -> None:
     with pytest.raises(ProxyError) as raised:
         ChatRequest.from_json(body)

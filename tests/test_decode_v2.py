@@ -269,9 +269,6 @@ def test_where_only_totals_are_told_usage_comes_once_for_each_change_of_the_tota
     assert told == ["usage 120(64) 33(9)", "response "] * 2
 
 
-# -- failures and ends -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "failure"),
     [
@@ -366,6 +363,12 @@ def test_messages_of_another_thread_or_turn_are_dropped() -> None:
     assert decoder.dropped["another thread"] == 2
     assert decoder.dropped["another turn"] == 1
     assert not decoder.ended
+
+
+def test_an_echo_of_history_does_not_hide_the_turn_that_starts_after_it() -> None:
+    echo = raw_message("old answer")
+    echo["params"]["turnId"] = "auto-compact-0"
+    assert texts(decode([echo, started(), delta("new")]))[-1] == "new"
 
 
 def test_the_users_own_message_is_an_echo() -> None:

@@ -22,10 +22,11 @@ TOKENS: Final = (
 LONGEST_OPENER: Final = max(len(pattern.opener) for pattern in DEFAULT_PATTERNS)
 
 texts = st.lists(st.sampled_from(TOKENS), max_size=20).map("".join)
+long_texts = st.lists(st.sampled_from((*TOKENS, " " * 500, "x" * 500)), max_size=20).map("".join)
 
 
 @st.composite
-def split_texts(draw: st.DrawFn) -> list[str]:
+def split_texts(draw: st.DrawFn, texts: st.SearchStrategy[str] = texts) -> list[str]:
     """A text in parts, some of them perhaps empty."""
     text = draw(texts)
     cuts = draw(st.lists(st.integers(0, len(text)), max_size=6))
@@ -81,16 +82,16 @@ def test_text_may_come_one_character_at_a_time(text: str) -> None:
 
 
 @law
-@given(split_texts(), st.integers(1, 60))
-def test_the_limit_of_an_opening_does_not_depend_on_the_split(parts: list[str], limit: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stages.tool_calls.scanner.LONGEST_OPENING", limit)
-        assert scan(parts) == scan(["".join(parts)])
-        assert scan("".join(parts)) == scan(["".join(parts)])
+@given(split_texts(long_texts))
+@example(["<use_tool><<use_tool ", "x" * 990, "></use_tool>"])
+@example(["<use_tool " + "x" * 500, "x" * 513, "><a></use_tool>"])
+def test_the_limit_of_an_opening_does_not_depend_on_the_split(parts: list[str]) -> None:
+    assert scan(parts) == scan(["".join(parts)])
 
 
 @law
 @given(split_texts(), st.integers(1, 60))
+@example(list("<use_tool>" * 5 + "</use_tool>"), 30)
 def test_the_limit_of_a_block_does_not_depend_on_the_split(parts: list[str], limit: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stages.tool_calls.scanner.LONGEST_BLOCK", limit)

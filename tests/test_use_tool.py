@@ -120,6 +120,7 @@ def test_a_value_of_an_unknown_tool_is_taken_as_it_stands(written: str, value: s
         ({"type": "string"}, "[1]", '"[1]"'),
         ({"type": "string"}, '{"a":1}', '"{\\"a\\":1}"'),
         ({"type": "string"}, "5", '"5"'),
+        ({"type": "string"}, " a\n", r'" a\n"'),
         ({"type": ["string", "null"]}, "[1]", '"[1]"'),
         ({"type": ["string", "integer"]}, "5", '"5"'),
         ({"type": "integer"}, " 5 ", "5"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ def settings_from(options: argparse.Namespace) -> Settings:
 
 
 @contextmanager
-def open_dump(settings: Settings) -> Iterator[EventDump | None]:
+def open_dump(settings: Settings) -> Generator[EventDump | None, None, None]:
     """The dump of the backend's messages, if one is wanted."""
     try:
         dump = EventDump.from_setting(settings.dump_events)

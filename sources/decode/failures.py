@@ -24,6 +24,7 @@ _BY_KIND: Final[dict[str, tuple[int, str, str]]] = {
     "invalidapikey": (401, "invalid_request_error", "invalid_api_key"),
     "modelnotfound": (404, "invalid_request_error", "model_not_found"),
     "insufficientquota": (429, "insufficient_quota", "insufficient_quota"),
+    "serverisoverloaded": (503, "server_error", "server_is_overloaded"),
     "serveroverloaded": (503, "server_error", "server_is_overloaded"),
     "internalservererror": (500, "server_error", "server_error"),
     "servererror": (500, "server_error", "server_error"),
@@ -51,7 +52,10 @@ _BY_RPC_CODE: Final[dict[int, tuple[int, str, str]]] = {
 }
 _RETRYABLE: Final = frozenset({429, 503})
 _INCOMPLETE: Final = re.compile(r"Incomplete response returned, reason: (\w+)")
-_TRY_AGAIN: Final = re.compile(r"try again in (\d+(?:\.\d+)?) ?(ms|s|m|h)", re.IGNORECASE)
+_TRY_AGAIN: Final = re.compile(
+    r"try again in ((?:\d{1,9}(?:\.\d{1,9})? ?(?:ms|s|m|h) ?)+)", re.IGNORECASE
+)
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?) ?(ms|s|m|h)", re.IGNORECASE)
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -133,4 +137,6 @@ def _failure(known: tuple[int, str, str], message: str, param: str | None = None
 
 def _retry_after(message: str) -> float | None:
     found = _TRY_AGAIN.search(message)
-    return float(found[1]) * _SECONDS[found[2].lower()] if found else None
+    if found is None:
+        return None
+    return sum(float(n) * _SECONDS[unit.lower()] for n, unit in _DURATION.findall(found[1]))

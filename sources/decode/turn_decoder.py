@@ -10,7 +10,7 @@ from pipeline.events import BackendNotice, Event, Failed
 from pipeline.loose_json import Json, as_json, is_json, text_of
 from sources.decode import legacy, responses, v2
 from sources.decode.failures import rpc_failure
-from sources.decode.items import MIRROR, SILENT, TurnState
+from sources.decode.items import ECHO, MIRROR, SILENT, TurnState
 from sources.decode.legacy import LegacyState
 
 Dialect: TypeAlias = Literal["v2", "legacy", "responses"]
@@ -62,8 +62,9 @@ class TurnDecoder:
             if ours and not self._state.ended:
                 self.recognized += 1
                 return self._state.say(params.get("delta"), params.get("itemId"), at)
-        found = _classify(message)
+        found = _classify(message, self._dialect)
         if isinstance(found, str):
+            self.recognized += found == SILENT
             return self._answer(message, at) if found == "answer" else self._state.drop(found)
         self.recognized += 1
         if self._state.ended:
@@ -72,8 +73,8 @@ class TurnDecoder:
             return self._state.drop(stranger)
         try:
             return self._dispatch(found, at)
-        except RecursionError:
-            return self._state.drop("nested too deeply")
+        except (RecursionError, UnicodeError):
+            return self._state.drop("too deep, or not Unicode")
 
     def unreadable(self, problem: str) -> None:
         """Count a line that held no message at all."""
@@ -88,6 +89,8 @@ class TurnDecoder:
             return "another thread"
         if self._turn and message.turn and message.turn != self._turn:
             return "another turn"
+        if not self._turn and message.turn and message.kind == v2.RAW_ITEM:
+            return ECHO  # history that was injected comes back as raw items before the turn starts
         return None
 
     def _dispatch(self, message: _Message, at: float) -> Sequence[Event]:
@@ -101,7 +104,7 @@ class TurnDecoder:
         else:
             events = responses.HANDLERS[kind](self._state, body, at)
         told = bool(events) and not isinstance(events[0], BackendNotice)
-        if told or kind in ("turn/started", "task_started"):
+        if told or kind in ("turn/started", "task_started", "turn_started"):
             self._dialect = self._dialect or message.dialect
             self._turn = self._turn or message.turn
             self._thread = self._thread or message.thread
@@ -117,7 +120,7 @@ class TurnDecoder:
         return [*failed, *self._state.end("failed", at)]
 
 
-def _classify(message: Json) -> _Message | str:
+def _classify(message: Json, dialect: Dialect | None) -> _Message | str:
     """A message's dialect, or the reason why it has none."""
     method = message.get("method")
     if isinstance(method, str):
@@ -126,7 +129,8 @@ def _classify(message: Json) -> _Message | str:
     kind = text_of(as_json(msg).get("type")) or text_of(message.get("type"))
     if kind in legacy.HANDLERS and is_json(msg):
         return _Message("legacy", kind, msg, turn=text_of(message.get("id")))
-    if kind in responses.HANDLERS:
+    v1_error = kind == "error" and (dialect == "legacy" or "codex_error_info" in message)
+    if kind in responses.HANDLERS and not v1_error:
         return _Message("responses", kind, message)
     if kind in legacy.HANDLERS:
         return _Message("legacy", kind, message)

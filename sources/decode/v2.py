@@ -10,8 +10,8 @@ from pipeline.events import Event, Failed, ToolOutput
 from pipeline.loose_json import Json, as_json, as_list, text_of
 from sources.decode.items import MIRROR, SILENT, TurnState, content_text, content_texts
 
-
 TEXT_DELTA: Final = "item/agentMessage/delta"
+RAW_ITEM: Final = "rawResponseItem/completed"
 
 
 def _text_delta(state: TurnState, params: Json, at: float) -> Sequence[Event]:
@@ -119,7 +119,7 @@ HANDLERS: Final[dict[str, Callable[[TurnState, Json, float], Sequence[Event]]]] 
     "item/started": _item_started,
     "item/completed": _item_completed,
     "item/tool/call": lambda state, params, at: state.requested_call(params, at),
-    "rawResponseItem/completed": _raw_item,
+    RAW_ITEM: _raw_item,
     "rawResponse/completed": _response_completed,
     "thread/tokenUsage/updated": _token_usage,
     "error": _error,

@@ -72,7 +72,7 @@ class _Call:
     done: bool = False
     """Its arguments are all there."""
     taken: bool = False
-    """It was given out, and does not change any more."""
+    """It was given out."""
     closed: bool = False
     """Its response is over; a later item with the same handle is another call."""
 
@@ -164,16 +164,18 @@ class ToolCallAggregator:
                 touched[id(call)] = call
         return Ingested(tuple(call.record() for call in touched.values()))
 
-    def add(self, call: ToolCall) -> None:
-        """Take a whole call. One whose id was seen is the same call again, or its last word."""
+    def add(self, call: ToolCall) -> bool:
+        """Take a whole call; whether it was news, and not the same call again."""
         entry = next((c for c in self._of(call.choice) if c.call_id == call.call_id), None)
         if entry is None:
             entry = self._create(call.call_id, call.choice)
-        if not entry.taken:
-            entry.call_id, entry.name, entry.origin = call.call_id, call.name, call.origin
-            entry.item_id, entry.namespace = call.item_id, call.namespace
-            entry.rewrite(call.arguments)
-            entry.done = True
+        if entry.whole:
+            return False
+        entry.call_id, entry.name, entry.origin = call.call_id, call.name, call.origin
+        entry.item_id, entry.namespace = call.item_id, call.namespace
+        entry.rewrite(call.arguments)
+        entry.done = True
+        return True
 
     def add_written(self, call: WrittenCall, origin: str, *, choice: int = 0) -> None:
         """Take a call that was written as text: it gets an id here."""
@@ -274,8 +276,8 @@ class ToolCallAggregator:
         return call
 
     def _merge(self, call: _Call, fragment: ToolCallFragment) -> bool:
-        """Add what is new; a whole call that was given out does not change any more."""
-        if call.taken:
+        """Add what is new; a whole call does not change any more."""
+        if call.whole:
             return False
         call.call_id = call.call_id or fragment.call_id
         call.name = call.name or fragment.name
