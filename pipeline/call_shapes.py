@@ -51,9 +51,8 @@ def call_arguments(part: Json) -> str | None:
 
 def fragments_of(payload: Json, *, choice: int = 0, at: float = 0.0) -> list[ToolCallFragment]:
     """Every piece of a call in one streamed message: Responses event, Codex item or chat delta."""
-    return [
-        ToolCallFragment(choice=choice, at=at, **fields) for fields in _streamed(payload) if fields
-    ]
+    place: dict[str, Any] = {"choice": choice, "at": at}
+    return [ToolCallFragment(**(place | fields)) for fields in _streamed(payload) if fields]
 
 
 def whole_calls_of(message: Json, *, choice: int = 0, at: float = 0.0) -> list[ToolCallFragment]:
@@ -64,7 +63,7 @@ def whole_calls_of(message: Json, *, choice: int = 0, at: float = 0.0) -> list[T
         calls = [legacy]
     return [
         ToolCallFragment(
-            key=call_id(call) or f"message:{position}",
+            key=call_id(call) or ("function_call" if call is legacy else f"message:{position}"),
             call_id=call_id(call),
             name=call_name(call),
             whole=call_arguments(call),
@@ -85,7 +84,9 @@ def _streamed(payload: Json) -> Iterator[dict[str, Any]]:
         case "response.output_item.added":
             yield _begun(as_json(payload.get("item")), _key(payload, as_json(payload.get("item"))))
         case "response.content_part.added":
-            yield _begun(as_json(payload.get("part")), _key(payload, {}))
+            begun = _begun(as_json(payload.get("part")), _key(payload, {}))
+            place = payload.get("content_index")
+            yield begun | ({"part": place} if begun and isinstance(place, int) else {})
         case "response.function_call_arguments.delta":
             delta = payload.get("delta")
             yield _piece(payload) | {"arguments": text_of(delta)}
@@ -127,16 +128,14 @@ def _finished(payload: Json) -> Iterator[dict[str, Any]]:
 
 
 def _chat_delta(payload: Json) -> Iterator[dict[str, Any]]:
-    for delta in _chat_deltas(payload):
-        yield from _increments(delta)
-
-
-def _chat_deltas(payload: Json) -> Iterator[Json]:
     """The payload itself, the delta it wraps, and those of its choices."""
-    yield payload
-    yield as_json(payload.get("delta"))
-    for choice in as_list(payload.get("choices")):
-        yield as_json(as_json(choice).get("delta"))
+    yield from _increments(payload)
+    yield from _increments(as_json(payload.get("delta")))
+    for choice in map(as_json, as_list(payload.get("choices"))):
+        index = choice.get("index")
+        place = {"choice": index} if isinstance(index, int) else {}
+        for fields in _increments(as_json(choice.get("delta"))):
+            yield fields | place
 
 
 def _increments(payload: Json) -> Iterator[dict[str, Any]]:

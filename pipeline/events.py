@@ -69,8 +69,9 @@ class ToolCallFragment:
     """A piece of a call from a backend that streams arguments, in whatever order it comes.
 
     `key` is the backend's own handle for the item. `arguments` is an increment; `whole`, when the
-    backend gives the full string, replaces what was gathered. `ordinal` says which call of the
-    item is meant, where one item carries several; -1 means the one being written.
+    backend gives the full string, replaces what was gathered. Where one item carries several
+    calls, `part` is the call's place in the item's content, and `ordinal` its place among the
+    item's calls; -1 means that the backend does not say, so it is the one being written.
     """
 
     key: str
@@ -80,6 +81,7 @@ class ToolCallFragment:
     whole: str | None = None
     done: bool = False
     ordinal: int = -1
+    part: int = -1
     choice: int = 0
     at: float = 0.0
 

@@ -46,8 +46,7 @@ class AggregateToolCalls(Stage):
         self._turn = Turn()
         self._aggregator = ToolCallAggregator()
         self._scanner: BlockScanner | None = None
-        self._item_id = ""
-        self._choice = 0
+        self._held = TextDelta("")  # the last text: what is held belongs to its message
         self._cut_off = False
 
     def begin(self, turn: Turn) -> None:
@@ -89,7 +88,7 @@ class AggregateToolCalls(Stage):
             )
         except AggregatorLimitError as limit:
             self.drop(event, "over a limit")
-            return [*out, *self._fail_limit(limit, event.at)]
+            return [*out, *self._fail_limit(limit, event)]
         ready = self._aggregator.take_ready(event.choice, at=event.at)
         if ready == [event] and self._forwards(event.name):
             return [*out, event]
@@ -103,7 +102,7 @@ class AggregateToolCalls(Stage):
         out: list[Event] = []
         for call in calls:
             if not self._forwards(call.name):
-                return [*out, *self._fail_unknown(call.name, call.at)]
+                return [*out, *self._fail_unknown(call.name, call)]
             out += self.make(call)
         return out
 
@@ -120,7 +119,7 @@ class AggregateToolCalls(Stage):
         if not self.done:
             out += self._give(self._aggregator.take_ready(event.choice, at=event.at))
         if not self.done and lost and complete:
-            out += self._fail_nameless(event.at)
+            out += self._fail_nameless(event)
         if self.done:
             return [*out, *self.drop(event, LATE)]
         self._cut_off = self._cut_off or bool(lost)
@@ -132,10 +131,9 @@ class AggregateToolCalls(Stage):
 
     def _text(self, scanner: BlockScanner, event: TextDelta) -> Sequence[Event]:
         released: Sequence[Event] = ()
-        if event.item_id != self._item_id:
+        if (event.item_id, event.choice) != (self._held.item_id, self._held.choice):
             released = self._flush(event.at)  # no block spans two messages
-            self._item_id = event.item_id
-        self._choice = event.choice
+        self._held = event
         if self.done:
             return [*released, *self.drop(event, LATE)]
         if scanner.lets_pass(event.text):
@@ -163,44 +161,46 @@ class AggregateToolCalls(Stage):
         if call is None or (not known and self._policy == "text"):
             return self.make(evolve(event, text=block.text))
         if not known and self._policy == "fail":
-            return self._fail_unknown(call.name, event.at)
+            return self._fail_unknown(call.name, event)
         try:
             self._aggregator.add_written(call, block.pattern.name, choice=event.choice)
         except AggregatorLimitError as limit:
-            return self._fail_limit(limit, event.at)
+            return self._fail_limit(limit, event)
         return self._give(self._aggregator.take_ready(event.choice, at=event.at))
 
     def _flush(self, at: float = 0.0) -> Sequence[Event]:
         """Release what was held: nothing more can be added to it."""
         if self._scanner is None or not self._scanner.holding:
             return ()
-        held = TextDelta("", self._item_id, self._choice, at)
-        return self._emit(self._scanner.close(), held)
+        return self._emit(self._scanner.close(), evolve(self._held, at=max(at, self._held.at)))
 
     # -- failing ---------------------------------------------------------------------------------
 
-    def _fail_unknown(self, name: str, at: float) -> Sequence[Event]:
+    def _fail_unknown(self, name: str, cause: Event) -> Sequence[Event]:
         declared = ", ".join(sorted(self._turn.tool_names)) or "none"
         return self._fail(
             f"the model called the tool {name!r}, which the request does not declare "
             f"(it declares: {declared})",
             "unknown_tool",
-            at,
+            cause,
         )
 
-    def _fail_nameless(self, at: float) -> Sequence[Event]:
+    def _fail_nameless(self, cause: Event) -> Sequence[Event]:
         declared = ", ".join(sorted(self._turn.tool_names)) or "none"
         return self._fail(
             "the backend sent a tool call without a name, and the declared tools "
             f"({declared}) do not tell which one is meant",
             "tool_call_without_name",
-            at,
+            cause,
         )
 
-    def _fail_limit(self, limit: AggregatorLimitError, at: float) -> Sequence[Event]:
-        return self._fail(f"{limit}; ask for less in one turn", "too_much_output", at)
+    def _fail_limit(self, limit: AggregatorLimitError, cause: Event) -> Sequence[Event]:
+        return self._fail(f"{limit}; ask for less in one turn", "too_much_output", cause)
 
-    def _fail(self, message: str, code: str, at: float) -> Sequence[Event]:
+    def _fail(self, message: str, code: str, cause: Event) -> Sequence[Event]:
         self.done = True
         failure = Failure(message, status=502, type="server_error", code=code)
-        return self.make(Failed(failure, at=at), TurnEnd("failed", at=at))
+        return self.make(
+            Failed(failure, cause.choice, cause.at),
+            TurnEnd("failed", choice=cause.choice, at=cause.at),
+        )

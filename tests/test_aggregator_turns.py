@@ -328,3 +328,33 @@ def test_arguments_that_grow_too_long_are_refused(monkeypatch: pytest.MonkeyPatc
         aggregator.ingest([part("k", "c1", whole="abcde")])
     with pytest.raises(AggregatorLimitError):
         aggregator.add(ToolCall("c2", "f", "abcde"))
+
+
+def test_parts_of_one_item_are_told_apart_by_their_place() -> None:
+    aggregator = ToolCallAggregator()
+    for place, name in enumerate("fg"):
+        part_added = {"type": "tool_use", "name": name, "input": {"n": place}}
+        aggregator.ingest_delta(
+            {
+                "type": "response.content_part.added",
+                "item_id": "m1",
+                "content_index": place,
+                "part": part_added,
+            }
+        )
+    found = [(call.name, call.arguments) for call in aggregator.snapshot()]
+    assert found == [("f", '{"n":0}'), ("g", '{"n":1}')]
+
+
+def test_a_chunks_own_choice_is_the_calls() -> None:
+    aggregator = ToolCallAggregator()
+    delta = {"tool_calls": [{"index": 0, "id": "c0", "function": {"name": "f"}}]}
+    aggregator.ingest_delta({"choices": [{"index": 1, "delta": delta}]})
+    assert [len(aggregator.snapshot(choice)) for choice in range(2)] == [0, 1]
+
+
+def test_a_legacy_call_streamed_and_then_told_whole_is_one() -> None:
+    aggregator = ToolCallAggregator()
+    aggregator.ingest_delta({"function_call": {"name": "f", "arguments": '{"a"'}})
+    aggregator.ingest_message({"function_call": {"name": "f", "arguments": '{"a":1}'}})
+    assert [call.arguments for call in aggregator.snapshot()] == ['{"a":1}']

@@ -315,3 +315,17 @@ def test_without_patterns_everything_is_text() -> None:
     scanner = BlockScanner([])
     assert list(scanner.feed(f"{WHOLE} <")) == [f"{WHOLE} <"]
     assert not scanner.holding
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        '<use_tool name="f" v="a > b"/>',
+        "<use_tool><name>f</name><v>see <use_tool> here</v></use_tool>",
+    ],
+)
+def test_what_stands_in_quotes_or_is_only_mentioned_ends_no_block(block: str) -> None:
+    for pieces in ([block], list(block)):
+        scanner = BlockScanner(DEFAULT_PATTERNS)
+        found = [piece for text in pieces for piece in scanner.feed(text)]
+        assert [piece.text for piece in found if isinstance(piece, Block)] == [block]

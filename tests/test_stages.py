@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
+from typing import Literal
 
 import pytest
 
@@ -28,6 +29,7 @@ from pipeline.events import (
 from pipeline.ledger import Ledger
 from pipeline.stage import Stage
 from pipeline.turn import Tool, Turn
+from stages.aggregate_tool_calls import AggregateToolCalls
 from stages.cap_tool_calls import CapToolCalls
 from stages.cut_after_tools import TAIL, CutAfterTools
 from stages.dedup_tool_calls import DedupToolCalls
@@ -388,3 +390,24 @@ def test_a_turn_that_never_ended_ends_as_a_failure() -> None:
 def test_a_failed_turn_that_never_ended_keeps_its_failure() -> None:
     failed = Failed(Failure("down"))
     assert through(GuardContract, failed) == [failed, TurnEnd("failed")]
+
+
+# -- choices and time of what was held -------------------------------------------------------------
+
+
+def calls(turn: Turn, policy: Literal["text", "call", "fail"], *events: Event) -> list[Event]:
+    return through(lambda: AggregateToolCalls(policy), *events, turn=turn)
+
+
+def test_held_text_keeps_its_choice_and_its_time() -> None:
+    turn = Turn(tools=(Tool("f"),))
+    first, second = TextDelta("<use", choice=0, at=6.0), TextDelta("x", choice=1, at=7.0)
+    held = TextDelta("<use", choice=0, at=7.0)
+    assert calls(turn, "text", first, second) == [held, second]
+    assert calls(turn, "text", first) == [first]
+
+
+def test_a_failure_belongs_to_the_choice_that_failed() -> None:
+    block = TextDelta("<use_tool><name>g</name></use_tool>", choice=1, at=2.0)
+    failed, end = calls(Turn(tools=(Tool("f"),)), "fail", block)
+    assert (failed.choice, end.choice, end.at) == (1, 1, 2.0)

@@ -64,6 +64,7 @@ class _Call:
     """Its id if the backend never gives one; there from the start, so that it never changes."""
     origin: Origin = "structured"
     item_id: str = ""
+    part: int = -1
     namespace: str | None = None
     call_id: str = ""
     name: str = ""
@@ -272,7 +273,7 @@ class ToolCallAggregator:
         if 0 <= place < len(own) and _may_belong(own[place], fragment):
             return own[place]
         call = self._create(fragment.key, fragment.choice)
-        call.item_id = fragment.key
+        call.item_id, call.part = fragment.key, fragment.part
         return call
 
     def _merge(self, call: _Call, fragment: ToolCallFragment) -> bool:
@@ -300,6 +301,8 @@ def _may_belong(call: _Call, fragment: ToolCallFragment) -> bool:
     """Whether a fragment of the same item can be a part of this call, and not of the next one."""
     if call.call_id and fragment.call_id:
         return call.call_id == fragment.call_id
+    if call.part >= 0 and fragment.part >= 0:
+        return call.part == fragment.part
     finished = fragment.ordinal >= 0
     return finished or not call.done or not call.name
 

@@ -29,7 +29,7 @@ class TextPattern:
 
     @property
     def takes_attributes(self) -> bool:
-        return not self.opener.endswith(">")
+        return self.opener.startswith("<") and not self.opener.endswith(">")
 
 
 USE_TOOL: Final = TextPattern("use_tool", "<use_tool", "</use_tool>", "<{", read_use_tool)

@@ -18,6 +18,9 @@ RESCANS: Final = 8
 """How often the inside of an unclosed block is searched for another: bounds the work."""
 
 
+_TAG: Final = re.compile(r"""<(?:[^"'>]|"[^"]*"|'[^']*')*>""")
+
+
 @frozen
 class Block:
     """The text of one block, from its opening tag to its closing one."""
@@ -143,6 +146,7 @@ class _OpenBlock:
         self.length = 0
         self._parts: list[str] = []
         self._tags = _tags_of(pattern)
+        self._starts = frozenset(pattern.starts)
         self._body = 0  # where the body starts in the first piece
         self._empty = False  # the opening tag closes itself
         self._carry = ""  # a tag that was begun at the end of what was searched
@@ -164,8 +168,9 @@ class _OpenBlock:
         limit = at + LONGEST_OPENING
         tag_end = at + len(self.pattern.opener)
         if self.pattern.takes_attributes:
-            tag_end = data.find(">", at, limit) + 1
-            self._empty = data[tag_end - 2] == "/"
+            tag = _TAG.match(data, at, limit)
+            tag_end = tag.end() if tag else 0
+            self._empty = data[tag_end - 2 : tag_end] == "/>"
         body = data[tag_end:limit].lstrip()
         if not tag_end or not (body or self._empty):
             return None if len(data) < limit else False
@@ -184,8 +189,16 @@ class _OpenBlock:
         last = max(self._body, 0 if self._carry else at)
         self._body = 0
         for tag in self._tags.finditer(window, last):
+            if tag[0] == self.pattern.closer:
+                self._depth -= 1
+            else:
+                follows = window[tag.end() : tag.end() + LONGEST_OPENING]
+                if not follows.strip() and len(follows) < LONGEST_OPENING:
+                    self._carry = window[tag.start() :]  # what follows must tell
+                    return None
+                # A tag that is only mentioned opens nothing, here as little as outside a block.
+                self._depth += follows.lstrip()[:1] in self._starts
             last = tag.end()
-            self._depth += -1 if tag[0] == self.pattern.closer else 1
             if self._depth < 0:
                 return offset + last
         begun = window.rfind("<", max(last, len(window) - LONGEST_OPENING))

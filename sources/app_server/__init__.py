@@ -1,0 +1,1 @@
+"""A live `codex app-server` as a source: transports, JSON-RPC, supervision and turns."""

@@ -1,0 +1,60 @@
+"""What an app-server can do, found out by asking it and not by its version."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from attrs import frozen
+
+from sources.app_server.client import AppServerClient
+from sources.app_server.rpc import RpcError
+
+_METHODS: Final = re.compile(r"`([\w/]+)`")
+_NO_METHOD: Final = "capabilities/probe"
+
+
+@frozen
+class Capabilities:
+    """What the backend understands; what it lacks is done another way."""
+
+    dynamic_tools: bool = False
+    inject_items: bool = False
+    delete_thread: bool = False
+    archive_thread: bool = False
+    raw_events: bool = False
+
+
+async def probe(client: AppServerClient) -> Capabilities:
+    """Ask for what does not exist: the refusal lists what does.
+
+    A field is known if a wrong type in it is refused. An old backend ignores the field and starts
+    a thread instead, which is put away again.
+    """
+    methods = await _known_methods(client)
+    return Capabilities(
+        dynamic_tools=await _knows_field(client, "dynamicTools", methods),
+        inject_items="thread/inject_items" in methods,
+        delete_thread="thread/delete" in methods,
+        archive_thread="thread/archive" in methods,
+        raw_events=await _knows_field(client, "experimentalRawEvents", methods),
+    )
+
+
+async def _known_methods(client: AppServerClient) -> frozenset[str]:
+    try:
+        await client.request(_NO_METHOD, {})
+    except RpcError as error:
+        return frozenset(_METHODS.findall(error.message)) - {_NO_METHOD}
+    return frozenset()
+
+
+async def _knows_field(client: AppServerClient, field: str, methods: frozenset[str]) -> bool:
+    try:
+        started = await client.request("thread/start", {field: 0})
+    except RpcError:
+        return True
+    thread = started.get("thread", {}).get("id")
+    if thread and "thread/archive" in methods:
+        await client.request("thread/archive", {"threadId": thread})
+    return False

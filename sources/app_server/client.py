@@ -1,0 +1,245 @@
+"""One connection to an app-server, shared by many turns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+import trio
+from attrs import Factory, define
+
+from pipeline.loose_json import Json, as_json
+from sources.app_server.mailbox import Letter, Mailbox
+from sources.app_server.rpc import (
+    OVERLOADED,
+    Answer,
+    Notification,
+    RpcCore,
+    RpcError,
+    ServerRequest,
+    thread_of,
+)
+from sources.app_server.transport import Transport, TransportClosedError
+
+REQUEST_TIMEOUT: Final = 30.0
+DECLINED: Final[dict[str, Json]] = {
+    "item/commandExecution/requestApproval": {"decision": "decline"},
+    "item/fileChange/requestApproval": {"decision": "decline"},
+    "item/permissions/requestApproval": {"permissions": {}, "scope": "turn"},
+    "applyPatchApproval": {"decision": "denied"},
+    "execCommandApproval": {"decision": "denied"},
+    "item/tool/requestUserInput": {"answers": {}},
+    "mcpServer/elicitation/request": {"action": "decline"},
+}
+"""What the backend may ask and is never given: it must not act, only talk."""
+
+
+class BackendGoneError(Exception):
+    """The connection ended; a new one may work."""
+
+
+class BackendSilentError(Exception):
+    """A request was not answered in time."""
+
+
+@define
+class Pending:
+    """A request under way. Its answer may be waited for more than once."""
+
+    method: str
+    _done: trio.Event = Factory(trio.Event)
+    _result: Any = None
+    _error: Exception | None = None
+
+    def resolve(self, answer: Answer) -> None:
+        if answer.error is not None:
+            self._error = RpcError(self.method, answer.error)
+        self._result = answer.result
+        self._done.set()
+
+    def fail(self, error: Exception) -> None:
+        if not self._done.is_set():
+            self._error = error
+            self._done.set()
+
+    async def wait(self, timeout: float = REQUEST_TIMEOUT) -> Json:  # noqa: ASYNC109
+        """The result. Raises RpcError, BackendGoneError or BackendSilentError."""
+        with trio.move_on_after(timeout):
+            await self._done.wait()
+        if not self._done.is_set():
+            raise BackendSilentError(f"{self.method} was not answered within {timeout:g} s")
+        if self._error is not None:
+            raise self._error
+        return as_json(self._result)
+
+
+class AppServerClient:
+    """Correlates answers, deals messages out to the turns' mailboxes, declines what it is asked.
+
+    What belongs to nobody is dropped and counted. The reader never waits for a turn.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._rpc = RpcCore()
+        self._pending: dict[int, Pending] = {}
+        self._mailboxes: dict[str, Mailbox] = {}
+        self._gone: str | None = None
+        self.user_agent = ""
+        self.on_request: Callable[[ServerRequest], None] = lambda _: None
+        """Told of every question of the backend that was declined."""
+
+    @property
+    def counters(self) -> Counter[str]:
+        return self._rpc.counters
+
+    @property
+    def gone(self) -> str | None:
+        """Why the connection ended, if it did."""
+        return self._gone
+
+    @property
+    def load(self) -> int:
+        """How many turns use this connection."""
+        return len(self._mailboxes)
+
+    # -- running ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Read until the connection ends; then everybody who waits is told."""
+        try:
+            while True:
+                lines = await self._transport.receive()
+                await self._dispatch(lines)
+        except TransportClosedError as error:
+            self._end(str(error))
+        finally:
+            self._end("the connection was closed")
+
+    def _end(self, reason: str) -> None:
+        if self._gone is not None:
+            return
+        self._gone = reason
+        for pending in self._pending.values():
+            pending.fail(BackendGoneError(reason))
+        for mailbox in self._mailboxes.values():
+            mailbox.close(reason)
+        self._pending.clear()
+
+    async def _dispatch(self, lines: list[bytes]) -> None:
+        at = trio.current_time()
+        deliveries: dict[str, list[Letter]] = {}
+        for incoming in self._rpc.incoming(lines):
+            if isinstance(incoming, Answer):
+                self._answered(incoming)
+                continue
+            self.counters[f"got {incoming.method:.60}"] += 1
+            thread = thread_of(incoming)
+            if thread in self._mailboxes:
+                deliveries.setdefault(thread, []).append(incoming)
+            else:
+                self.counters["belongs to nobody"] += 1
+            if isinstance(incoming, ServerRequest):
+                await self._asked(incoming, known=thread in self._mailboxes)
+        for thread, letters in deliveries.items():
+            self._mailboxes[thread].put(letters, at)
+
+    def _answered(self, answer: Answer) -> None:
+        pending = self._pending.pop(answer.id, None)
+        if pending is None:
+            self.counters["an answer to nothing"] += 1
+            return
+        if answer.error is not None:
+            self.counters[f"error {pending.method} {answer.error.get('code')}"] += 1
+        pending.resolve(answer)
+
+    async def _asked(self, request: ServerRequest, *, known: bool) -> None:
+        """Answer a question, or its turn hangs. Tool calls are the turn's to answer."""
+        if request.method == "item/tool/call" and known:
+            return
+        self.on_request(request)
+        declined = DECLINED.get(request.method)
+        if declined is not None:
+            await self._send(self._rpc.result(request, declined))
+        else:
+            await self._send(self._rpc.refusal(request, f"{request.method} is not offered here"))
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    async def handshake(
+        self,
+        client_name: str,
+        version: str,
+        quiet: tuple[str, ...] = (),
+        timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109
+    ) -> None:
+        """Introduce ourselves; nothing else is answered before."""
+        result = await self.request(
+            "initialize",
+            {
+                "clientInfo": {"name": client_name, "title": client_name, "version": version},
+                "capabilities": {
+                    "experimentalApi": True,
+                    "optOutNotificationMethods": list(quiet),
+                },
+            },
+            timeout=timeout,
+        )
+        self.user_agent = str(result.get("userAgent", ""))
+        await self._send(self._rpc.notification("initialized"))
+
+    async def request(
+        self,
+        method: str,
+        params: Json,
+        timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109
+    ) -> Json:
+        """Ask, and wait for the answer. An overloaded backend is asked again, a little later."""
+        for pause in (0.05, 0.2, 0.8):
+            try:
+                return await (await self.begin(method, params)).wait(timeout)
+            except RpcError as error:
+                if error.code != OVERLOADED:
+                    raise
+                await trio.sleep(pause)
+        return await (await self.begin(method, params)).wait(timeout)
+
+    async def begin(self, method: str, params: Json) -> Pending:
+        """Ask without waiting for the answer."""
+        if self._gone is not None:
+            raise BackendGoneError(self._gone)
+        number, message = self._rpc.request(method, params)
+        pending = self._pending[number] = Pending(method)
+        await self._send(message)
+        return pending
+
+    async def answer(self, request: ServerRequest, result: Json) -> None:
+        """Answer a tool call that the backend waits for."""
+        await self._send(self._rpc.result(request, result))
+
+    async def _send(self, message: bytes) -> None:
+        try:
+            await self._transport.send(message)
+        except TransportClosedError as error:
+            raise BackendGoneError(str(error)) from error
+
+    # -- listening -------------------------------------------------------------------------------
+
+    def open_mailbox(self, thread: str) -> Mailbox:
+        mailbox = self._mailboxes[thread] = Mailbox()
+        if self._gone is not None:
+            mailbox.close(self._gone)
+        return mailbox
+
+    def close_mailbox(self, thread: str) -> None:
+        self._mailboxes.pop(thread, None)
+
+
+__all__ = [
+    "AppServerClient",
+    "BackendGoneError",
+    "BackendSilentError",
+    "Notification",
+    "Pending",
+]

@@ -1,0 +1,51 @@
+"""Bytes into lines, whatever pieces they arrive in."""
+
+from __future__ import annotations
+
+from typing import Final
+
+LONGEST_LINE: Final = 64 * 1024 * 1024
+
+
+class LineFramer:
+    """One byte at a time gives the same lines as everything at once.
+
+    A line over the limit is skipped to its end and counted, so that memory stays bounded and the
+    lines behind it are read.
+    """
+
+    def __init__(self, longest: int = LONGEST_LINE) -> None:
+        self._longest = longest
+        self._parts: list[bytes] = []
+        self._held = 0
+        self._skipping = False
+        self.overlong = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that are complete by now, without their ends; blank ones are left out."""
+        *ended, rest = data.split(b"\n")
+        lines: list[bytes] = []
+        for piece in ended:
+            self._hold(piece)
+            if not self._skipping and (line := b"".join(self._parts).strip()):
+                lines.append(line)
+            self._parts.clear()
+            self._held = 0
+            self._skipping = False
+        self._hold(rest)
+        return lines
+
+    def close(self) -> bytes:
+        """What came after the last end of a line."""
+        return b"" if self._skipping else b"".join(self._parts)
+
+    def _hold(self, piece: bytes) -> None:
+        if self._skipping or not piece:
+            return
+        self._held += len(piece)
+        if self._held > self._longest:
+            self.overlong += 1
+            self._skipping = True
+            self._parts.clear()
+        else:
+            self._parts.append(piece)

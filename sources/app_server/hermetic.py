@@ -1,0 +1,88 @@
+"""A Codex that can only talk: no tools of its own, no files, nothing of its owner's environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from attrs import Factory, frozen
+
+BUILT_IN_FEATURES: Final = (
+    "apps",
+    "browser_use",
+    "code_mode_host",
+    "computer_use",
+    "goals",
+    "hooks",
+    "image_generation",
+    "memories",
+    "multi_agent",
+    "plugins",
+    "shell_snapshot",
+    "shell_tool",
+    "skill_search",
+    "sleep_tool",
+    "tool_suggest",
+    "unified_exec",
+)
+KEPT_VARIABLES: Final = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "TMPDIR",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+)
+"""What a child needs to start and to reach its upstream. Keys and tokens are not among it."""
+
+
+@frozen
+class Confinement:
+    """What one child gets, and what the operator chose to switch on."""
+
+    home: Path
+    workspace: Path
+    web_search: bool = False
+    view_image: bool = False
+    mcp_servers: bool = False
+    overrides: Mapping[str, str] = Factory(dict[str, str])
+
+    def command(self, codex: str, *, listen: str = "") -> list[str]:
+        """The command line that starts it."""
+        settings = {f"features.{name}": "false" for name in BUILT_IN_FEATURES}
+        settings |= {
+            "features.view_image": _toml(self.view_image),
+            "tools.view_image": _toml(self.view_image),
+            "web_search": '"live"' if self.web_search else '"disabled"',
+            "tools.experimental_request_user_input": "{enabled=false}",
+            "skills.include_instructions": "false",
+            "include_environment_context": "false",
+            "include_permissions_instructions": "false",
+            "include_apps_instructions": "false",
+            "project_doc_max_bytes": "0",
+            "analytics.enabled": "false",
+        }
+        if not self.mcp_servers:
+            settings["mcp_servers"] = "{}"
+        settings |= self.overrides
+        chosen = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
+        return [codex, *chosen, "app-server", *(["--listen", listen] if listen else [])]
+
+    def environment(self, outer: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The child's whole environment."""
+        outer = os.environ if outer is None else outer
+        kept = {name: outer[name] for name in KEPT_VARIABLES if name in outer}
+        return kept | {"CODEX_HOME": str(self.home), "HOME": str(self.home)}
+
+
+def _toml(value: bool) -> str:
+    return "true" if value else "false"

@@ -1,0 +1,65 @@
+"""Where one turn's messages wait for it: bounded, so that a slow turn harms nobody but itself."""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import trio
+from attrs import frozen
+
+from sources.app_server.rpc import Notification, ServerRequest
+
+MOST_BYTES: Final = 64 * 1024 * 1024
+
+Letter: TypeAlias = Notification | ServerRequest
+
+
+@frozen
+class Delivery:
+    """What one read of the backend brought for one turn, and when."""
+
+    letters: tuple[Letter, ...]
+    at: float
+
+
+class MailboxClosedError(Exception):
+    """No more letters will come; the reason is why."""
+
+
+class Mailbox:
+    """The reader never waits to put something in. What does not fit fails this turn only."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._letters: list[Letter] = []
+        self._bytes = 0
+        self._at = 0.0
+        self._reason: str | None = None
+        self._news = trio.Event()
+
+    def put(self, letters: list[Letter], at: float) -> None:
+        """Add what has arrived. Letters after the end, or over the bound, are not kept."""
+        if self._reason is not None:
+            return
+        self._bytes += sum(letter.size for letter in letters)
+        if self._bytes > self._most_bytes:
+            self.close("the client read too slowly, and the turn's mailbox is full")
+            return
+        self._letters += letters
+        self._at = at
+        self._news.set()
+
+    def close(self, reason: str) -> None:
+        self._reason = self._reason or reason
+        self._news.set()
+
+    async def take(self) -> Delivery:
+        """All that has arrived, at least one letter. Raises MailboxClosedError at the end."""
+        while not self._letters:
+            if self._reason is not None:
+                raise MailboxClosedError(self._reason)
+            self._news = trio.Event()
+            await self._news.wait()
+        letters, self._letters = tuple(self._letters), []
+        self._bytes = 0
+        return Delivery(letters, self._at)

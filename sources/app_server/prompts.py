@@ -1,0 +1,83 @@
+"""What a backend is told in words because it has no other way to be told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from pipeline.loose_json import Json, as_json, as_list, text_of
+from pipeline.turn import Tool
+
+_RULES: Final = """\
+You can call tools that the user's client runs. To call one, write one block, alone on its own
+lines and not in a code fence:
+<tool_call>{"name": "TOOL", "arguments": {…}}</tool_call>
+The arguments must follow the tool's schema. Write one block for each call, several if they do not
+depend on each other, and then stop: the results come in the next message. Never make up a result.
+The tools:"""
+
+
+def tool_prompt(tools: Sequence[Tool]) -> str:
+    """The rules and schemas of the tools, for a backend that takes no tool definitions.
+
+    The same tools always give the same text, so that the upstream's prompt cache works.
+    """
+    lines = [_RULES]
+    for tool in tools:
+        schema = {
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": dict(tool.parameters),
+        }
+        lines.append(msgspec.json.encode(schema, order="sorted").decode())
+    return "\n".join(lines)
+
+
+def flattened(items: Sequence[Json]) -> str:
+    """A conversation as text, for a backend that takes no history.
+
+    Values are written as JSON strings, so no text can pass for another item: the form can be read
+    back without doubt.
+    """
+    *earlier, last = items or [{}]
+    if not earlier and last.get("role") == "user":
+        return item_text(last)
+    lines = [_line(item) for item in earlier]
+    if last.get("role") == "user":
+        return "\n".join([*lines, "", item_text(last)])
+    return "\n".join([*lines, _line(last)])
+
+
+def item_text(item: Json) -> str:
+    """The text of a message item."""
+    content = item.get("content")
+    if isinstance(content, str):
+        return content
+    return "".join(text_of(as_json(part).get("text")) for part in as_list(content))
+
+
+def item_images(item: Json) -> list[str]:
+    """The addresses of a message item's images."""
+    parts = map(as_json, as_list(item.get("content")))
+    return [text_of(part.get("image_url")) for part in parts if part.get("type") == "input_image"]
+
+
+def _line(item: Json) -> str:
+    match item.get("type", "message"):
+        case "function_call":
+            call_id, name = _quoted(item.get("call_id")), _quoted(item.get("name"))
+            arguments = _quoted(item.get("arguments"))
+            return f"[function_call id={call_id} name={name} arguments={arguments}]"
+        case "function_call_output":
+            output = _quoted(item.get("output"))
+            return f"[function_call_output call_id={_quoted(item.get('call_id'))} output={output}]"
+        case "message":
+            return f"[message role={_quoted(item.get('role'))} text={_quoted(item_text(item))}]"
+        case other:
+            return f"[{other}]"
+
+
+def _quoted(value: object) -> str:
+    return msgspec.json.encode(value if value is not None else "").decode()

@@ -1,0 +1,123 @@
+"""JSON-RPC as the app-server speaks it, without any I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from attrs import Factory, define, frozen
+
+from pipeline.errors import Failure
+from pipeline.loose_json import Json, as_json, is_json, text_of
+from pipeline.transcript import parse_line
+from sources.decode.failures import rpc_failure
+
+UNKNOWN_METHOD: Final = -32601
+OVERLOADED: Final = -32001
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class RpcError(Exception):
+    """The backend answered a request with an error."""
+
+    def __init__(self, method: str, error: Json) -> None:
+        self.method = method
+        self.code = error.get("code")
+        self.message = text_of(error.get("message"))
+        self.failure: Failure = rpc_failure(error)
+        super().__init__(f"{method}: {self.code} {self.message:.300}")
+
+
+@frozen
+class Answer:
+    """The backend answers a request of ours."""
+
+    id: int
+    result: Any = None
+    error: Json | None = None
+
+
+@frozen
+class Notification:
+    """The backend tells something; `size` is what it took on the wire."""
+
+    method: str
+    params: Json
+    message: Json
+    size: int
+
+
+@frozen
+class ServerRequest:
+    """The backend asks something, under an id of its own, and waits for the answer."""
+
+    id: int | str
+    method: str
+    params: Json
+    message: Json
+    size: int
+
+
+Incoming: TypeAlias = Answer | Notification | ServerRequest
+
+
+@define
+class RpcCore:
+    """Numbers our requests and tells apart what comes in. Broken lines are counted and skipped."""
+
+    counters: Counter[str] = Factory(Counter[str])
+    _last_id: int = 0
+
+    def request(self, method: str, params: Json) -> tuple[int, bytes]:
+        """A request and its id. No `jsonrpc` member: the app-server has none."""
+        self._last_id += 1
+        self.counters[f"sent {method}"] += 1
+        return self._last_id, _encode({"id": self._last_id, "method": method, "params": params})
+
+    def notification(self, method: str) -> bytes:
+        return _encode({"method": method})
+
+    def result(self, request: ServerRequest, result: Json) -> bytes:
+        return _encode({"id": request.id, "result": result})
+
+    def refusal(self, request: ServerRequest, message: str) -> bytes:
+        error = {"code": UNKNOWN_METHOD, "message": message}
+        return _encode({"id": request.id, "error": error})
+
+    def incoming(self, lines: Iterable[bytes]) -> list[Incoming]:
+        """What the lines say, in order."""
+        found: list[Incoming] = []
+        for line in lines:
+            try:
+                message = parse_line(line)
+            except ValueError:
+                self.counters["broken line"] += 1
+                continue
+            read = _classify(message, len(line)) if is_json(message) else None
+            if read is None:
+                self.counters["not a message"] += 1
+            else:
+                found.append(read)
+        return found
+
+
+def _classify(message: Json, size: int) -> Incoming | None:
+    identity, method = message.get("id"), message.get("method")
+    if isinstance(method, str):
+        params = as_json(message.get("params"))
+        if isinstance(identity, int | str):
+            return ServerRequest(identity, method, params, message, size)
+        return Notification(method, params, message, size)
+    if isinstance(identity, int) and ("result" in message or "error" in message):
+        error = message.get("error")
+        return Answer(identity, message.get("result"), as_json(error) if error else None)
+    return None
+
+
+def thread_of(message: Notification | ServerRequest) -> str:
+    """The thread a message belongs to, in either dialect; empty if to none."""
+    params = message.params
+    thread = text_of(params.get("threadId")) or text_of(params.get("conversationId"))
+    return thread or text_of(as_json(params.get("thread")).get("id"))

@@ -1,0 +1,101 @@
+"""An app-server as a child process, spoken to over its standard input and output."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import trio
+
+from sources.app_server.framing import LineFramer
+from sources.app_server.transport import TransportClosedError
+
+READ_SIZE: Final = 65_536
+GRACE: Final = 2.0
+"""How long a child may take to end once its input is closed, and again once it is told to."""
+
+
+class StdioTransport:
+    """Owns one child process. Its stderr is drained always, the last lines kept for messages."""
+
+    def __init__(self, process: trio.Process) -> None:
+        assert process.stdin is not None  # noqa: S101
+        assert process.stdout is not None  # noqa: S101
+        assert process.stderr is not None  # noqa: S101
+        self.process = process
+        self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
+        self._framer = LineFramer()
+        self._sending = trio.Lock()
+        self.last_words: deque[str] = deque(maxlen=20)
+
+    @classmethod
+    async def start(
+        cls,
+        nursery: trio.Nursery,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+    ) -> StdioTransport:
+        process = await trio.lowlevel.open_process(
+            list(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(env),
+            cwd=cwd,
+            start_new_session=True,  # a Ctrl-C in the terminal is ours to handle, not the child's
+        )
+        transport = cls(process)
+        nursery.start_soon(transport._drain_stderr)
+        return transport
+
+    async def send(self, message: bytes) -> None:
+        async with self._sending:  # two turns may speak at once; a line is one write
+            try:
+                await self._stdin.send_all(message + b"\n")
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                raise TransportClosedError(self._why()) from error
+
+    async def receive(self) -> list[bytes]:
+        while True:
+            try:
+                data = await self._stdout.receive_some(READ_SIZE)
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                raise TransportClosedError(self._why()) from error
+            if not data:
+                raise TransportClosedError(self._why())
+            if lines := self._framer.feed(bytes(data)):
+                return lines
+
+    async def aclose(self) -> None:
+        with trio.CancelScope(shield=True):
+            await self._stdin.aclose()  # the polite way: the app-server leaves at end of input
+            with trio.move_on_after(GRACE):
+                await self.process.wait()
+            if self.process.returncode is None:
+                self.process.terminate()
+                with trio.move_on_after(GRACE):
+                    await self.process.wait()
+            if self.process.returncode is None:
+                self.process.kill()
+                await self.process.wait()
+            await self._stdout.aclose()
+            await self._stderr.aclose()
+
+    def _why(self) -> str:
+        code = self.process.poll()
+        said = f"; its last words: {self.last_words[-1]}" if self.last_words else ""
+        how = "closed its output" if code is None else f"ended with status {code}"
+        return f"codex app-server {how}{said}"
+
+    async def _drain_stderr(self) -> None:
+        framer = LineFramer(longest=READ_SIZE)
+        try:
+            async for data in self._stderr:
+                for line in framer.feed(bytes(data)):
+                    self.last_words.append(line.decode("utf-8", "replace")[:500])
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return

@@ -1,0 +1,25 @@
+"""How messages travel to and from an app-server: one interface for pipes and sockets."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class TransportClosedError(Exception):
+    """The other side is gone."""
+
+
+class Transport(Protocol):
+    """Messages out one at a time, messages in as many as have arrived."""
+
+    async def send(self, message: bytes) -> None:
+        """Send one message. Raises TransportClosedError when nobody is there."""
+        ...
+
+    async def receive(self) -> list[bytes]:
+        """The next messages, at least one. Raises TransportClosedError at the end."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of the other side, by force if need be. Never raises, never takes long."""
+        ...

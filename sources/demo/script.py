@@ -1,0 +1,170 @@
+"""What the scripted model says: a scenario for each keyword, and small talk for everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from attrs import Factory, frozen
+
+from pipeline.loose_json import Json, as_json, as_list, text_of
+
+USAGE: Final = {
+    "input_tokens": 120,
+    "input_tokens_details": {"cached_tokens": 64},
+    "output_tokens": 33,
+    "output_tokens_details": {"reasoning_tokens": 9},
+    "total_tokens": 153,
+}
+USE_TOOL: Final = (
+    "I'll search your vault.\n\n<use_tool>\n<name>localSearch</name>\n"
+    "<query>meeting notes & todos</query>\n"
+    '<salientTerms>["meeting","todo"]</salientTerms>\n</use_tool>\n\nThen I will summarise.'
+)
+SENTINEL: Final = (
+    'Looking.\n<tool_call>{"type":"tool_call","id":"call_s1","name":"localSearch",'
+    '"arguments":"{\\"query\\":\\"x\\"}"}</tool_call>\nAfter.'
+)
+
+
+@frozen
+class Says:
+    """One upstream response: an HTTP status, or items and an ending."""
+
+    items: tuple[Json, ...] = ()
+    status: int = 200
+    body: Json = Factory(dict[str, Any])
+    ending: str = "completed"
+    """`completed`, `cut` (the connection ends), `hang`, or the reason of an incomplete response."""
+    piece: int = 5
+    """How many characters a text delta has."""
+
+
+def text(words: str, number: int = 1) -> Json:
+    return {"type": "message", "id": f"msg_{number}", "text": words}
+
+
+def call(letter: str, name: str, arguments: str) -> Json:
+    call_id = f"call_{letter}"
+    return {
+        "type": "function_call",
+        "id": f"fc_{call_id}",
+        "call_id": call_id,
+        "name": name,
+        "arguments": arguments,
+    }
+
+
+def reasoning(summary: str) -> Json:
+    return {"type": "reasoning", "id": "rs_1", "text": summary, "encrypted_content": "gAAAA"}
+
+
+def _error(status: int, code: str, message: str) -> Says:
+    return Says(status=status, body={"error": {"code": code, "message": message, "type": code}})
+
+
+SCENARIOS: Final[dict[str, Says]] = {
+    "TEXT": Says((text("Hello, wörld 🌍!"),)),
+    "ONECALL": Says(
+        (text("Let me look."), call("a", "localSearch", '{"query": "x",  "n": 1.0}')), piece=7
+    ),
+    "BURST": Says(
+        (
+            text("On it."),
+            call("a", "localSearch", '{"query":"a"}'),
+            call("b", "readNote", '{"path":"b.md"}'),
+            call("c", "localSearch", '{"query":"a"}'),
+        )
+    ),
+    "SWALLOWED": Says((call("e", "client_exec_command", '{"cmd":"ls"}'),)),
+    "USETOOL": Says((text(USE_TOOL),)),
+    "SENTINEL": Says((text(SENTINEL),)),
+    "REASON": Says((reasoning("**Thinking** hard"), text("42"))),
+    "HALF": Says((text("Half"),), ending="max_output_tokens"),
+    "CUT": Says((text("Hello par"),), ending="cut"),
+    "HANG": Says((text("Wait"),), ending="hang"),
+    "SILENT": Says((), ending="hang"),
+    "E401": _error(401, "invalid_api_key", "bad key"),
+    "E429": _error(429, "usage_limit_reached", "You've hit your usage limit. Try again later."),
+    "E500": _error(500, "server_error", "boom"),
+    "E400": _error(400, "invalid_request_error", "the request is wrong"),
+}
+
+
+def answer(request: Json) -> Says:
+    """What the model says to a request of the Responses API."""
+    items: list[Json] = [as_json(item) for item in as_list(request.get("input"))]
+    last: Json = items[-1] if items else {}
+    if last.get("type") == "function_call_output":
+        return Says((text(f"The tool said: {_words(last.get('output'))}"),), piece=9)
+    said = next((_words(i.get("content")) for i in reversed(items) if i.get("role") == "user"), "")
+    for keyword, scenario in SCENARIOS.items():
+        if keyword in said.split():
+            return scenario
+    if "LONG" in said.split():
+        return Says((text("word " * 2000),))
+    tools = [as_json(tool) for tool in as_list(request.get("tools"))]
+    named = next((t for t in tools if text_of(t.get("name")) in said and t.get("name")), None)
+    if named is not None:
+        return Says((call("demo", text_of(named.get("name")), _arguments(named, said)),))
+    return Says((text(f"You said: {said}"),), piece=9)
+
+
+def _arguments(tool: Json, said: str) -> str:
+    """Something for every required string of the tool's schema."""
+    parameters = as_json(tool.get("parameters"))
+    required = [text_of(name) for name in as_list(parameters.get("required"))]
+    pairs = ",".join(f'"{name}":"{said[:20]}"' for name in required if '"' not in said)
+    return f"{{{pairs}}}"
+
+
+def _words(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(text_of(as_json(part).get("text")) for part in as_list(content))
+
+
+def events(says: Says) -> Iterator[Json]:
+    """The response's events, up to its ending."""
+    yield {"type": "response.created", "response": {"id": "resp_1"}}
+    for index, item in enumerate(says.items):
+        yield from _item(item, index, says.piece)
+    match says.ending:
+        case "cut" | "hang":
+            return
+        case "completed":
+            response: dict[str, Any] = {"id": "resp_1", "usage": USAGE, "output": []}
+            yield {"type": "response.completed", "response": response}
+        case reason:
+            details = {"reason": reason}
+            response = {"id": "resp_1", "usage": USAGE, "incomplete_details": details}
+            yield {"type": "response.incomplete", "response": response}
+
+
+def _item(item: Json, index: int, piece: int) -> Iterator[Json]:
+    at: dict[str, Any] = {"output_index": index}
+    if item["type"] == "function_call":
+        yield {"type": "response.output_item.added", "item": {**item, "arguments": ""}, **at}
+        yield {"type": "response.output_item.done", "item": item, **at}
+        return
+    words = text_of(item["text"])
+    empty: dict[str, Any]
+    at["item_id"] = item["id"]
+    if item["type"] == "reasoning":
+        empty = {"type": "reasoning", "id": item["id"], "summary": []}
+        yield {"type": "response.output_item.added", "item": empty, **at}
+        yield {"type": "response.reasoning_summary_part.added", "summary_index": 0, **at}
+        kind, place = "response.reasoning_summary_text.delta", {"summary_index": 0}
+        done = {
+            **empty,
+            "summary": [{"type": "summary_text", "text": words}],
+            "encrypted_content": item["encrypted_content"],
+        }
+    else:
+        empty = {"type": "message", "id": item["id"], "role": "assistant", "content": []}
+        yield {"type": "response.output_item.added", "item": empty, **at}
+        kind, place = "response.output_text.delta", {"content_index": 0}
+        done = {**empty, "content": [{"type": "output_text", "text": words}]}
+    for start in range(0, len(words), piece):
+        yield {"type": kind, "delta": words[start : start + piece], **place, **at}
+    yield {"type": "response.output_item.done", "item": done, **at}
