@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from math import inf
 from typing import TypeAlias, TypeVar
@@ -125,18 +125,44 @@ class Pipeline:
         try:
             async with trio.open_nursery() as nursery:
                 send, receive = trio.open_memory_channel[Burst](0)
-                nursery.start_soon(_run_source, source, send)
+                upstream = _start(nursery, None, _run_source, source, send)
                 for link in _links(stages, fuse=fuse):
                     send, following = trio.open_memory_channel[Burst](0)
                     if isinstance(link, Lane):
-                        nursery.start_soon(_run_lane, link, receive, send, source.real_time)
+                        upstream = _start(
+                            nursery, upstream, _run_lane, link, receive, send, source.real_time
+                        )
                     else:
-                        nursery.start_soon(_run_async_stage, link, receive, send)
+                        upstream = _start(nursery, upstream, _run_async_stage, link, receive, send)
                     receive = following
                 with receive:
-                    return await sink.run(_CountedReceive(receive, ledger.count_delivered))
+                    result = await sink.run(_CountedReceive(receive, ledger.count_delivered))
+                upstream.cancel()
+                return result
         except BaseExceptionGroup as group:
             raise _only_member(group) from None
+
+
+def _start(
+    nursery: trio.Nursery,
+    upstream: trio.CancelScope | None,
+    run: Callable[..., Awaitable[None]],
+    *arguments: object,
+) -> trio.CancelScope:
+    """Run a task that takes everything upstream of it along when it ends.
+
+    A closed channel breaks a sender at once, but a task that waits for its backend is not sending.
+    """
+    scope = trio.CancelScope()
+
+    async def task() -> None:
+        with scope:
+            await run(*arguments)
+        if upstream is not None:
+            upstream.cancel()
+
+    nursery.start_soon(task)
+    return scope
 
 
 def _links(stages: Sequence[Stage | AsyncStage], *, fuse: bool) -> Iterator[Lane | AsyncStage]:
@@ -192,15 +218,18 @@ async def _run_lane(
                     receive.close()  # before sending: a slow client must not delay the cut
                 if out:
                     await send.send(tuple(out))
+                    out = ()
                 if lane.done:
                     break
         except trio.EndOfChannel:
             pass
-        except trio.BrokenResourceError:
-            if not _nobody_reads(send):
+        except (trio.BrokenResourceError, trio.Cancelled) as left:
+            if isinstance(left, trio.BrokenResourceError) and not _nobody_reads(send):
                 raise
             lane.unread(out)
             lane.unread(lane.close())
+            if isinstance(left, trio.Cancelled):
+                raise
             return
         out = lane.close()
         try:

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 from attrs import field, frozen
 
-from pipeline.loose_json import as_json, as_list
+from pipeline.loose_json import Json, as_json, as_list
 
 OutputMode: TypeAlias = Literal["auto", "openai-json", "obsidian-xml"]
 
@@ -32,10 +32,19 @@ class Tool:
 
 @frozen
 class Turn:
-    """One request for one answer, as the stages and sinks need to know it."""
+    """One request for one answer.
+
+    `items` is the conversation in order, as items of the Responses API, the last word included.
+    """
 
     model: str = "codex"
+    instructions: str = ""
+    items: tuple[Json, ...] = ()
     tools: tuple[Tool, ...] = ()
+    effort: str | None = None
+    summary: str | None = None
+    output_schema: Json | None = None
+    base_instructions: str | None = None
     parallel_tool_calls: bool = True
     legacy_functions: bool = False
     include_usage: bool = False

@@ -11,8 +11,15 @@ from pipeline.stage import Stage
 from pipeline.turn import Turn
 
 BACKEND_TOOLS: Final = frozenset(
-    {"list_mcp_resources", "list_mcp_resource_templates", "read_mcp_resource"}
+    {
+        "list_mcp_resource_templates",
+        "list_mcp_resources",
+        "read_mcp_resource",
+        "update_plan",
+        "view_image",
+    }
 )
+"""What Codex 0.89 offers its model even with every tool switched off, and answers itself."""
 # Codex writes: resources/list failed: unknown MCP server 'obsidian'
 _MCP_FAILURE: Final = re.compile(
     r"(resources/(templates/)?(list|read)|tools/(list|call)) failed:|unknown MCP server\b"

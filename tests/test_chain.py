@@ -180,6 +180,44 @@ async def test_a_stage_that_is_done_makes_the_source_leave(fuse: bool) -> None:
     assert source.left_because is trio.BrokenResourceError
 
 
+class Waiting:
+    """A live source that has said something and waits for its backend."""
+
+    real_time = True
+
+    def __init__(self) -> None:
+        self.left_because: type[BaseException] | None = None
+
+    async def run(self, send: Send) -> None:
+        await send.send((TextDelta("x", at=trio.current_time()),))
+        try:
+            await trio.sleep_forever()
+        except BaseException as error:
+            self.left_because = type(error)
+            raise
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+async def test_a_source_that_waits_leaves_too_when_a_stage_is_done(fuse: bool) -> None:
+    source, ledger = Waiting(), Ledger()
+    recipe = Pipeline([("a", Pass), ("b", Pass), ("stop", lambda: StopAfter(1)), ("c", Pass)])
+    with trio.fail_after(5):
+        assert texts(await recipe.run(source, Collect(), ledger=ledger, fuse=fuse)) == "x"
+    assert source.left_because is trio.Cancelled
+    assert [(books.given, dict(books.dropped)) for books in ledger] == [(1, {})] * 4
+
+
+async def test_a_source_that_waits_leaves_too_when_the_sink_has_enough() -> None:
+    class One:
+        async def run(self, receive: Receive) -> Burst:
+            return await receive.receive()
+
+    source = Waiting()
+    with trio.fail_after(5):
+        await Pipeline([("a", Pass), ("double", AsyncDouble)]).run(source, One())
+    assert source.left_because is trio.Cancelled
+
+
 async def test_a_sink_that_has_enough_makes_the_source_leave() -> None:
     class One:
         async def run(self, receive: Receive) -> Burst:

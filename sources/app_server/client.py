@@ -14,7 +14,6 @@ from sources.app_server.mailbox import Letter, Mailbox
 from sources.app_server.rpc import (
     OVERLOADED,
     Answer,
-    Notification,
     RpcCore,
     RpcError,
     ServerRequest,
@@ -86,6 +85,7 @@ class AppServerClient:
         self._pending: dict[int, Pending] = {}
         self._mailboxes: dict[str, Mailbox] = {}
         self._gone: str | None = None
+        self._end_event = trio.Event()
         self.user_agent = ""
         self.on_request: Callable[[ServerRequest], None] = lambda _: None
         """Told of every question of the backend that was declined."""
@@ -117,10 +117,14 @@ class AppServerClient:
         finally:
             self._end("the connection was closed")
 
+    async def until_gone(self) -> None:
+        await self._end_event.wait()
+
     def _end(self, reason: str) -> None:
         if self._gone is not None:
             return
         self._gone = reason
+        self._end_event.set()
         for pending in self._pending.values():
             pending.fail(BackendGoneError(reason))
         for mailbox in self._mailboxes.values():
@@ -234,12 +238,3 @@ class AppServerClient:
 
     def close_mailbox(self, thread: str) -> None:
         self._mailboxes.pop(thread, None)
-
-
-__all__ = [
-    "AppServerClient",
-    "BackendGoneError",
-    "BackendSilentError",
-    "Notification",
-    "Pending",
-]

@@ -51,6 +51,7 @@ _BY_RPC_CODE: Final[dict[int, tuple[int, str, str]]] = {
     -32001: _BY_KIND["serveroverloaded"],
 }
 _RETRYABLE: Final = frozenset({429, 503})
+_STATUS: Final = re.compile(r"unexpected status (\d{3})\b")
 _INCOMPLETE: Final = re.compile(r"Incomplete response returned, reason: (\w+)")
 _TRY_AGAIN: Final = re.compile(
     r"try again in ((?:\d{1,9}(?:\.\d{1,9})? ?(?:ms|s|m|h) ?)+)", re.IGNORECASE
@@ -74,6 +75,8 @@ def codex_failure(error: Json) -> Failure:
     kind, status = _kind_and_status(info)
     if kind in _BY_KIND:
         return _failure(_BY_KIND[kind], message)
+    if status is None and (found := _STATUS.search(message)):
+        status = int(found[1])  # 0.89 has it in words only
     if status is not None:
         return _failure(_BY_STATUS.get(status, _UPSTREAM), message)
     return _upstream_body(message) or _failure(_UPSTREAM, message)

@@ -33,8 +33,15 @@ class TurnDecoder:
     is the one listened to, for the whole turn; the others are mirrors.
     """
 
-    def __init__(self, *, choice: int = 0, known_calls: frozenset[str] = frozenset()) -> None:
-        self._state = TurnState(choice=choice, known_calls=known_calls)
+    def __init__(
+        self,
+        *,
+        choice: int = 0,
+        known_calls: frozenset[str] = frozenset(),
+        raw_items: bool = False,
+    ) -> None:
+        """`raw_items` says that raw items will come, before the first one has."""
+        self._state = TurnState(choice=choice, known_calls=known_calls, raw_items=raw_items)
         self._legacy = LegacyState(self._state)
         self._dialect: Dialect | None = None
         self._thread = ""
@@ -90,6 +97,7 @@ class TurnDecoder:
         if self._turn and message.turn and message.turn != self._turn:
             return "another turn"
         if not self._turn and message.turn and message.kind == v2.RAW_ITEM:
+            self._state.raw_items = True
             return ECHO  # history that was injected comes back as raw items before the turn starts
         return None
 

@@ -1,0 +1,120 @@
+"""One Turn as the app-server's requests: thread, history, tools and the turn itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline.loose_json import Json, as_json, as_list, is_json, text_of
+from pipeline.turn import Turn
+from sources.app_server.capabilities import Capabilities
+from sources.app_server.names import Aliases
+from sources.app_server.prompts import flattened, item_images, tool_prompt
+
+
+class ThreadPlan:
+    """What to ask of a backend for one Turn, given what that backend can do."""
+
+    def __init__(self, turn: Turn, can: Capabilities, workspace: str) -> None:
+        self._turn = turn
+        self._can = can
+        self._workspace = workspace
+        self.aliases = Aliases(tool.name for tool in turn.tools if can.dynamic_tools)
+        self.history_calls = frozenset(
+            text_of(item.get("call_id"))
+            for item in turn.items
+            if item.get("type") == "function_call"
+        )
+
+    def thread_start(self) -> Json:
+        turn = self._turn
+        params: dict[str, Any] = {
+            "model": turn.model,
+            "cwd": self._workspace,
+            "approvalPolicy": "never",
+            "sandbox": "read-only",
+            "environments": [],
+            "experimentalRawEvents": True,
+        }
+        if turn.base_instructions is not None:
+            params["baseInstructions"] = turn.base_instructions
+        if instructions := self._instructions():
+            params["developerInstructions"] = instructions
+        if turn.tools and self._can.dynamic_tools:
+            params["dynamicTools"] = [
+                {
+                    "type": "function",
+                    "name": self.aliases.to_backend(tool.name),
+                    "description": tool.description,
+                    "inputSchema": dict(tool.parameters) or {"type": "object", "properties": {}},
+                }
+                for tool in turn.tools
+            ]
+        return params
+
+    def injected(self) -> list[Json]:
+        """The conversation as items, where the backend takes them."""
+        if not self._can.inject_items:
+            return []
+        return [self._renamed(item) for item in self._turn.items]
+
+    def turn_start(self, thread: str) -> Json:
+        turn = self._turn
+        params: dict[str, Any] = {"threadId": thread, "input": self._input()}
+        optional = {
+            "model": turn.model,
+            "effort": turn.effort,
+            "summary": turn.summary,
+            "outputSchema": turn.output_schema,
+        }
+        return params | {key: value for key, value in optional.items() if value is not None}
+
+    def _instructions(self) -> str:
+        parts = [self._turn.instructions]
+        if self._turn.tools and not self._can.dynamic_tools:
+            parts.append(tool_prompt(self._turn.tools))
+        return "\n\n".join(part for part in parts if part)
+
+    def _input(self) -> list[Json]:
+        if self._can.inject_items:
+            return []
+        words = flattened(self._turn.items)
+        images = [url for item in self._turn.items for url in item_images(item)]
+        said: list[Json] = [{"type": "text", "text": words}]
+        return said + [{"type": "image", "url": url} for url in images]
+
+    def _renamed(self, item: Json) -> Json:
+        name = text_of(item.get("name"))
+        if item.get("type") == "function_call" and self.aliases.to_backend(name) != name:
+            return {**item, "name": self.aliases.to_backend(name)}
+        return item
+
+
+def to_client(message: Json, aliases: Aliases) -> Json:
+    """A message with the client's own names in it, where the backend used aliases."""
+    params = as_json(message.get("params"))
+    item = as_json(params.get("item"))
+    name = text_of(item.get("name"))
+    tool = text_of(params.get("tool"))
+    if name and aliases.to_client(name) != name:
+        renamed = {**item, "name": aliases.to_client(name)}
+        return {**message, "params": {**params, "item": renamed}}
+    if tool and aliases.to_client(tool) != tool:
+        return {**message, "params": {**params, "tool": aliases.to_client(tool)}}
+    return message
+
+
+def thread_id(result: Json) -> str:
+    return text_of(as_json(result.get("thread")).get("id"))
+
+
+def turn_id(result: Json) -> str:
+    return text_of(as_json(result.get("turn")).get("id"))
+
+
+def bad_text(value: object) -> bool:
+    """Whether a value holds text that cannot be sent: the app-server would never answer."""
+    if isinstance(value, str):
+        return any("\ud800" <= letter <= "\udfff" for letter in value)
+    if is_json(value):
+        return any(bad_text(key) or bad_text(inner) for key, inner in value.items())
+    return any(bad_text(inner) for inner in as_list(value))
