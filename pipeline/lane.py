@@ -45,7 +45,7 @@ class Lane:
 
     def unread(self, events: Sequence[Event]) -> None:
         """Enter into the books that what the last stage gave reached nobody."""
-        if self.stages:
+        if self.stages and events:
             ledger = self.stages[-1].ledger
             ledger.given -= len(events)
             ledger.dropped[UNREAD] += len(events)
