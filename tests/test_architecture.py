@@ -84,6 +84,7 @@ def test_an_example_is_short_and_runs(example: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     expected = {
+        "one_turn.py": "the model says: The tool said: 12 °C, rain",
         "replay_in_code.py": '"finish_reason": "tool_calls"',
         "swap_a_stage.py": "name='readNote'",
         "write_a_stage.py": "Write to [address] or call.\n",

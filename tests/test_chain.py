@@ -207,7 +207,9 @@ async def test_a_source_that_waits_leaves_too_when_a_stage_is_done(fuse: bool) -
     assert [(books.given, dict(books.dropped)) for books in ledger] == [(1, {})] * 4
 
 
-async def test_a_source_that_waits_leaves_too_when_the_sink_has_enough() -> None:
+async def test_a_source_that_waits_leaves_too_when_the_sink_has_enough(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     class One:
         async def run(self, receive: Receive) -> Burst:
             return await receive.receive()

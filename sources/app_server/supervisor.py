@@ -11,8 +11,9 @@ import trio
 from attrs import Factory, define, frozen
 
 from pipeline.errors import Failure, ProxyError
-from sources.app_server.capabilities import Capabilities, probe
+from sources.app_server.capabilities import probe
 from sources.app_server.client import AppServerClient, BackendGoneError, BackendSilentError
+from sources.app_server.place import Place
 from sources.app_server.rpc import RpcError
 from sources.app_server.transport import Transport, TransportClosedError
 
@@ -39,16 +40,6 @@ class Patience:
     longest_pause: float = 15.0
     window: float = 60.0
     """Only ends within this window make the next pause longer: a bad minute is not for life."""
-
-
-@frozen
-class Place:
-    """A place on a running app-server, for one turn."""
-
-    client: AppServerClient
-    capabilities: Capabilities
-    workspace: str
-    nursery: trio.Nursery
 
 
 @define
@@ -85,11 +76,14 @@ class AppServer:
             self.counters["restarts"] += 1
             await trio.sleep(self._pause())
 
+    async def until_ready(self) -> None:
+        while self._place is None:
+            await self._changed.wait()
+
     async def place(self, patience: float = 30.0) -> Place:
         """A place for a turn, waited for while the app-server starts."""
         with trio.move_on_after(patience):
-            while self._place is None:
-                await self._changed.wait()
+            await self.until_ready()
         if self._place is None:
             raise ProxyError(
                 Failure(

@@ -55,7 +55,7 @@ class ThreadPlan:
         """The conversation as items, where the backend takes them."""
         if not self._can.inject_items:
             return []
-        return [self._renamed(item) for item in self._turn.items]
+        return [self._renamed(_in_parts(item)) for item in self._turn.items]
 
     def turn_start(self, thread: str) -> Json:
         turn = self._turn
@@ -87,6 +87,15 @@ class ThreadPlan:
         if item.get("type") == "function_call" and self.aliases.to_backend(name) != name:
             return {**item, "name": self.aliases.to_backend(name)}
         return item
+
+
+def _in_parts(item: Json) -> Json:
+    """A message whose content is a plain string, as the parts that the backend insists on."""
+    words = item.get("content")
+    if item.get("type", "message") != "message" or not isinstance(words, str):
+        return item
+    kind = "output_text" if item.get("role") == "assistant" else "input_text"
+    return {**item, "type": "message", "content": [{"type": kind, "text": words}]}
 
 
 def to_client(message: Json, aliases: Aliases) -> Json:

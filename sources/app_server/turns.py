@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 from attrs import frozen
@@ -12,14 +12,9 @@ from pipeline.events import Burst, Event, Failed, RetryNotice, TurnEnd
 from pipeline.loose_json import Json
 from pipeline.stage import Send
 from pipeline.turn import Turn
-from sources.app_server.capabilities import Capabilities
-from sources.app_server.client import (
-    AppServerClient,
-    BackendGoneError,
-    BackendSilentError,
-    Pending,
-)
+from sources.app_server.client import BackendGoneError, BackendSilentError, Pending
 from sources.app_server.mailbox import Mailbox, MailboxClosedError
+from sources.app_server.place import Backend, Place
 from sources.app_server.rpc import RpcError
 from sources.app_server.thread import ThreadPlan, bad_text, thread_id, to_client, turn_id
 from sources.decode.turn_decoder import TurnDecoder
@@ -35,24 +30,6 @@ class Bounds:
     first_event: float = 120.0
     idle: float = 300.0
     total: float = 3600.0
-
-
-class Lease(Protocol):
-    """A place on a running app-server."""
-
-    client: AppServerClient
-    capabilities: Capabilities
-    workspace: str
-    nursery: trio.Nursery
-    """Outlives the turn: what must still be said to the backend is said from here."""
-
-
-class Backend(Protocol):
-    """Whatever keeps app-servers running."""
-
-    async def lease(self) -> Lease:
-        """A place on the least loaded one. Raises ProxyError when there is none."""
-        ...
 
 
 class AppServerTurn:
@@ -75,16 +52,16 @@ class AppServerTurn:
 
     async def run(self, send: Send) -> None:
         try:
-            lease = await self._lease()
+            place = await self._lease()
             try:
-                await self._play(lease, send)
+                await self._play(place, send)
             finally:
-                if self._opening is not None and lease.client.gone is None:
-                    lease.nursery.start_soon(self._let_go, lease)
+                if self._opening is not None and place.client.gone is None:
+                    place.nursery.start_soon(self._let_go, place)
         except ProxyError as error:
             await send.send(self._failure(error.failure))
 
-    async def _lease(self) -> Lease:
+    async def _lease(self) -> Place:
         turn = self._turn
         if bad_text([list(turn.items), turn.instructions, [t.name for t in turn.tools]]):
             raise ProxyError(
@@ -100,17 +77,17 @@ class AppServerTurn:
 
     # -- playing ---------------------------------------------------------------------------------
 
-    async def _play(self, lease: Lease, send: Send) -> None:
-        plan = ThreadPlan(self._turn, lease.capabilities, lease.workspace)
+    async def _play(self, place: Place, send: Send) -> None:
+        plan = ThreadPlan(self._turn, place.capabilities, place.workspace)
         started = trio.current_time()
         try:
-            mailbox = await self._start(lease, plan)
+            mailbox = await self._start(place, plan)
         except RpcError as error:
             raise ProxyError(error.failure) from error
         except (BackendGoneError, BackendSilentError) as error:
             raise ProxyError(unavailable(str(error))) from error
         decoder = TurnDecoder(
-            known_calls=plan.history_calls, raw_items=lease.capabilities.raw_events
+            known_calls=plan.history_calls, raw_items=place.capabilities.raw_events
         )
         heard = started
         first = True
@@ -125,8 +102,8 @@ class AppServerTurn:
             if burst:
                 await send.send(burst)
 
-    async def _start(self, lease: Lease, plan: ThreadPlan) -> Mailbox:
-        client = lease.client
+    async def _start(self, place: Place, plan: ThreadPlan) -> Mailbox:
+        client = place.client
         self._opening = await client.begin("thread/start", plan.thread_start())
         self._thread = thread_id(await self._opening.wait())
         mailbox = client.open_mailbox(self._thread)
@@ -158,9 +135,9 @@ class AppServerTurn:
 
     # -- letting go ------------------------------------------------------------------------------
 
-    async def _let_go(self, lease: Lease) -> None:
+    async def _let_go(self, place: Place) -> None:
         """Interrupt the turn if it still runs, then delete its thread, within a bound."""
-        client = lease.client
+        client = place.client
         with trio.move_on_after(LETTING_GO, shield=True):
             try:
                 if self._opening is not None and not self._thread:
@@ -170,17 +147,17 @@ class AppServerTurn:
                     turn = turn_id(await self._starting.wait(LETTING_GO))
                     params = {"threadId": self._thread, "turnId": turn}
                     await client.request("turn/interrupt", params, LETTING_GO)
-                await self._delete(lease)
+                await self._delete(place)
             except (RpcError, BackendGoneError, BackendSilentError):
                 client.counters["not let go"] += 1
 
-    async def _delete(self, lease: Lease) -> None:
+    async def _delete(self, place: Place) -> None:
         """Ephemeral threads leak in the child; ones kept on disk and then deleted do not."""
         params = {"threadId": self._thread}
-        if lease.capabilities.delete_thread:
-            await lease.client.request("thread/delete", params, LETTING_GO)
-        elif lease.capabilities.archive_thread:
-            await lease.client.request("thread/archive", params, LETTING_GO)
+        if place.capabilities.delete_thread:
+            await place.client.request("thread/delete", params, LETTING_GO)
+        elif place.capabilities.archive_thread:
+            await place.client.request("thread/archive", params, LETTING_GO)
 
 
 def unavailable(reason: str) -> Failure:

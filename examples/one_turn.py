@@ -1,0 +1,38 @@
+"""A turn with a tool on the real Codex, with the built-in model behind it: no login, no network."""
+
+import trio
+from attrs import evolve
+
+from pipeline.recipes import chat_options
+from pipeline.settings import Settings
+from pipeline.turn import Tool, Turn
+from sinks.chat_json import ChatJson
+from sources.app_server.backend import BackendOptions, Pool, open_backend
+from sources.app_server.turns import AppServerTurn
+from sources.demo.model import ScriptedModel
+from sources.demo.provider import scripted_provider
+
+
+async def ask(backend: Pool, turn: Turn) -> dict[str, object]:
+    sink = ChatJson(chat_options(Settings(), turn))
+    answer = await Settings().pipeline().run(AppServerTurn(backend, turn), sink, turn)
+    return answer.body["choices"][0]["message"]  # type: ignore[no-any-return]
+
+
+async def main() -> None:
+    async with (
+        ScriptedModel().serving() as url,
+        open_backend(BackendOptions(overrides=scripted_provider(url))) as backend,
+    ):
+        said = {"type": "message", "role": "user", "content": "What is the weather in Oslo?"}
+        turn = Turn(model="gpt-5", items=(said,), tools=(Tool("weather"),))
+        message = await ask(backend, turn)
+        print("the model calls:", message["tool_calls"])
+        call = {"type": "function_call", "call_id": "call_demo", "name": "weather"}
+        result = {"type": "function_call_output", "call_id": "call_demo", "output": "12 °C, rain"}
+        follow_up = evolve(turn, items=(said, call | {"arguments": "{}"}, result))
+        print("the model says:", (await ask(backend, follow_up))["content"])
+
+
+if __name__ == "__main__":
+    trio.run(main)

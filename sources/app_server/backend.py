@@ -1,0 +1,141 @@
+"""The app-servers an operator chose, kept running, as one backend for every turn."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+from attrs import Factory, frozen
+
+from pipeline.errors import Failure, ProxyError, UsageError
+from sources.app_server.binary import find_codex
+from sources.app_server.hermetic import Confinement
+from sources.app_server.place import Place
+from sources.app_server.stdio import StdioTransport
+from sources.app_server.supervisor import AppServer, Connect, Patience
+from sources.app_server.transport import Transport
+from sources.app_server.turns import Bounds
+from sources.app_server.websocket import WebSocketTransport
+
+SCHEMES = ("ws://", "wss://", "unix://")
+
+
+@frozen
+class BackendOptions:
+    """Where the app-servers are, and what a child of ours may do."""
+
+    addresses: tuple[str, ...] = ("stdio",)
+    codex: str = ""
+    home: Path | None = None
+    """The CODEX_HOME with somebody's login; without one, a child gets an empty one of its own."""
+    token: str = ""
+    web_search: bool = False
+    view_image: bool = False
+    mcp_servers: bool = False
+    overrides: dict[str, str] = Factory(dict[str, str])
+    bounds: Bounds = Factory(Bounds)
+    patience: Patience = Factory(Patience)
+
+
+class Pool:
+    """Several app-servers as one: the least loaded ready one takes the next turn."""
+
+    def __init__(self, servers: Iterable[AppServer], patience: float = 30.0) -> None:
+        self.servers = tuple(servers)
+        self._patience = patience
+
+    @property
+    def ready(self) -> bool:
+        return any(server.ready for server in self.servers)
+
+    @property
+    def why_not(self) -> str:
+        return "; ".join(f"{server.name}: {server.why_not}" for server in self.servers)
+
+    async def lease(self) -> Place:
+        """A place for a turn. Waits while everything starts; a dead server is left out."""
+        if not self.ready:
+            await self._any_ready()
+        ready = [server for server in self.servers if server.ready]
+        if not ready:
+            raise ProxyError(
+                Failure(
+                    f"no backend is ready: {self.why_not}",
+                    status=503,
+                    type="server_error",
+                    code="server_is_overloaded",
+                    retry_after=5.0,
+                )
+            )
+        return await min(ready, key=lambda server: server.load).place()
+
+    async def _any_ready(self) -> None:
+        with trio.move_on_after(self._patience):
+            async with trio.open_nursery() as nursery:
+
+                async def wait_for(server: AppServer) -> None:
+                    await server.until_ready()
+                    nursery.cancel_scope.cancel()
+
+                for server in self.servers:
+                    nursery.start_soon(wait_for, server)
+
+
+@asynccontextmanager
+async def open_backend(options: BackendOptions) -> AsyncGenerator[Pool]:
+    """Start the app-servers and keep them running; stop them at the end."""
+    with tempfile.TemporaryDirectory(prefix="codex-sluice-") as folder:
+        workspace = Path(folder) / "workspace"
+        workspace.mkdir()
+        servers = [
+            AppServer(
+                name=_name(address),
+                connect=_connector(address, options, Path(folder), workspace),
+                workspace=str(workspace),
+                patience=options.patience,
+            )
+            for address in options.addresses
+        ]
+        async with trio.open_nursery() as nursery:
+            for server in servers:
+                nursery.start_soon(server.run)
+            yield Pool(servers, options.patience.handshake)
+            nursery.cancel_scope.cancel()
+
+
+def _name(address: str) -> str:
+    return "codex app-server" if address == "stdio" else address
+
+
+def _connector(address: str, options: BackendOptions, folder: Path, workspace: Path) -> Connect:
+    if address.startswith(SCHEMES):
+
+        async def connect(nursery: trio.Nursery) -> Transport:
+            return await WebSocketTransport.connect(nursery, address, token=options.token)
+
+        return connect
+    if address != "stdio":
+        raise UsageError(
+            f"CODEX_APP_SERVER={address} is not possible; it takes stdio, or addresses that start "
+            f"with {', '.join(SCHEMES)}"
+        )
+    codex = find_codex(options.codex)
+    home = options.home or folder / "home"
+    home.mkdir(exist_ok=True)
+    confined = Confinement(
+        home=home,
+        workspace=workspace,
+        web_search=options.web_search,
+        view_image=options.view_image,
+        mcp_servers=options.mcp_servers,
+        overrides=options.overrides,
+    )
+
+    async def start(nursery: trio.Nursery) -> Transport:
+        command, environment = confined.command(codex), confined.environment()
+        return await StdioTransport.start(nursery, command, env=environment, cwd=str(workspace))
+
+    return start

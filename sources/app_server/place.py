@@ -1,0 +1,30 @@
+"""Where a turn runs: a place on a running app-server."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import trio
+from attrs import frozen
+
+from sources.app_server.capabilities import Capabilities
+from sources.app_server.client import AppServerClient
+
+
+@frozen
+class Place:
+    """One app-server's connection, what it can do, and where its children's files are."""
+
+    client: AppServerClient
+    capabilities: Capabilities
+    workspace: str
+    nursery: trio.Nursery
+    """Outlives the turn: what must still be said to the backend is said from here."""
+
+
+class Backend(Protocol):
+    """Whatever keeps app-servers running."""
+
+    async def lease(self) -> Place:
+        """A place on the least loaded one. Raises ProxyError when there is none."""
+        ...
