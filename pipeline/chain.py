@@ -13,7 +13,7 @@ from attrs import evolve, field, frozen
 from pipeline.events import Burst, Event
 from pipeline.lane import Lane
 from pipeline.ledger import Ledger
-from pipeline.stage import AsyncStage, Sink, Source, Stage
+from pipeline.stage import AsyncStage, Settling, Sink, Source, Stage
 from pipeline.turn import Turn
 
 StageFactory: TypeAlias = Callable[[], Stage | AsyncStage]
@@ -122,6 +122,7 @@ class Pipeline:
         """
         ledger = Ledger() if ledger is None else ledger
         stages = self.open(turn or Turn(), ledger)
+        delivered = False
         try:
             async with trio.open_nursery() as nursery:
                 send, receive = trio.open_memory_channel[Burst](0)
@@ -137,10 +138,15 @@ class Pipeline:
                     receive = following
                 with receive:
                     result = await sink.run(_CountedReceive(receive, ledger.count_delivered))
+                delivered = True
                 upstream.cancel()
-                return result
         except BaseExceptionGroup as group:
             raise _only_member(group) from None
+        else:
+            return result
+        finally:
+            if isinstance(source, Settling):
+                source.settle(delivered=delivered)
 
 
 def _start(

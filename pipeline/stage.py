@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from math import inf
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from pipeline.events import Burst, Event
 from pipeline.ledger import StageLedger
@@ -107,6 +107,15 @@ class Source(Protocol):
 
     async def run(self, send: Send) -> None:
         """Send bursts until the turn ends; sending breaks when nobody reads any more."""
+        ...
+
+
+@runtime_checkable
+class Settling(Protocol):
+    """A source that wants to know how its run ended."""
+
+    def settle(self, *, delivered: bool) -> None:
+        """Called once when the run is over: whether the sink got to its end."""
         ...
 
 

@@ -12,6 +12,7 @@ from attrs import Factory, frozen
 
 from pipeline.errors import Failure, ProxyError, UsageError
 from sources.app_server.binary import find_codex
+from sources.app_server.held import HeldTurns, HoldingOptions
 from sources.app_server.hermetic import Confinement
 from sources.app_server.place import Place
 from sources.app_server.stdio import StdioTransport
@@ -38,13 +39,20 @@ class BackendOptions:
     overrides: dict[str, str] = Factory(dict[str, str])
     bounds: Bounds = Factory(Bounds)
     patience: Patience = Factory(Patience)
+    holding: HoldingOptions = Factory(HoldingOptions)
 
 
 class Pool:
     """Several app-servers as one: the least loaded ready one takes the next turn."""
 
-    def __init__(self, servers: Iterable[AppServer], patience: float = 30.0) -> None:
+    def __init__(
+        self,
+        servers: Iterable[AppServer],
+        patience: float = 30.0,
+        holding: HoldingOptions | None = None,
+    ) -> None:
         self.servers = tuple(servers)
+        self.held = HeldTurns(holding)
         self._patience = patience
 
     @property
@@ -102,7 +110,7 @@ async def open_backend(options: BackendOptions) -> AsyncGenerator[Pool]:
         async with trio.open_nursery() as nursery:
             for server in servers:
                 nursery.start_soon(server.run)
-            yield Pool(servers, options.patience.handshake)
+            yield Pool(servers, options.patience.handshake, options.holding)
             nursery.cancel_scope.cancel()
 
 

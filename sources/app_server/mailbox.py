@@ -53,6 +53,12 @@ class Mailbox:
         self._reason = self._reason or reason
         self._news.set()
 
+    def empty(self) -> list[Letter]:
+        """Take out what has arrived, without waiting."""
+        letters, self._letters = self._letters, []
+        self._bytes = 0
+        return letters
+
     async def take(self) -> Delivery:
         """All that has arrived, at least one letter. Raises MailboxClosedError at the end."""
         while not self._letters:
@@ -60,6 +66,4 @@ class Mailbox:
                 raise MailboxClosedError(self._reason)
             self._news = trio.Event()
             await self._news.wait()
-        letters, self._letters = tuple(self._letters), []
-        self._bytes = 0
-        return Delivery(letters, self._at)
+        return Delivery(tuple(self.empty()), self._at)

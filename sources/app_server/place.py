@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 from attrs import frozen
 
 from sources.app_server.capabilities import Capabilities
 from sources.app_server.client import AppServerClient
+
+if TYPE_CHECKING:
+    from sources.app_server.held import HeldTurns
 
 
 @frozen
@@ -24,6 +27,11 @@ class Place:
 
 class Backend(Protocol):
     """Whatever keeps app-servers running."""
+
+    @property
+    def held(self) -> HeldTurns:
+        """The turns that wait for their follow-ups."""
+        ...
 
     async def lease(self) -> Place:
         """A place on the least loaded one. Raises ProxyError when there is none."""

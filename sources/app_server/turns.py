@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import trio
 from attrs import frozen
 
 from pipeline.errors import Failure, ProxyError
-from pipeline.events import Burst, Event, Failed, RetryNotice, TurnEnd
-from pipeline.loose_json import Json
+from pipeline.events import Burst, Event, Failed, RetryNotice, TextDelta, ToolCall, TurnEnd
 from pipeline.stage import Send
 from pipeline.turn import Turn
-from sources.app_server.client import BackendGoneError, BackendSilentError, Pending
-from sources.app_server.mailbox import Mailbox, MailboxClosedError
-from sources.app_server.place import Backend, Place
+from sources.app_server.client import BackendGoneError, BackendSilentError
+from sources.app_server.held import HeldTurn
+from sources.app_server.mailbox import MailboxClosedError
+from sources.app_server.place import Backend
 from sources.app_server.rpc import RpcError
-from sources.app_server.thread import ThreadPlan, bad_text, thread_id, to_client, turn_id
+from sources.app_server.session import Session
+from sources.app_server.thread import ThreadPlan, bad_text, to_client
 from sources.decode.turn_decoder import TurnDecoder
 
-LETTING_GO: Final = 5.0
-"""How long the end of a turn may take, behind the client's back."""
+VERDICT: Final = 5.0
+"""How long the end of a run may take to be known."""
 
 
 @frozen
@@ -35,8 +36,8 @@ class Bounds:
 class AppServerTurn:
     """Runs one Turn: thread, history, turn, events; and lets everything go at the end.
 
-    However the turn is left, by its end, by the cutter, by the client, the backend is told to
-    interrupt exactly once if the turn was still running, and its thread is deleted.
+    Where the client was given calls, the turn is held for its follow-up instead, if the backend
+    can; and a Turn that follows up on a held one continues it. Clients see no difference.
     """
 
     real_time = True
@@ -45,25 +46,36 @@ class AppServerTurn:
         self._backend = backend
         self._turn = turn
         self._bounds = bounds or Bounds()
-        self._thread = ""
-        self._opening: Pending | None = None
-        self._starting: Pending | None = None
-        self._ended = False
+        self._outputs: dict[str, Any] = {}
+        self._turn_id = ""
+        self._said: list[str] = []
+        self._calls: list[tuple[str, str, str]] = []
+        self._delivered = False
+        self._verdict = trio.Event()
+
+    def settle(self, *, delivered: bool) -> None:
+        """Told how the run ended: whether the client got all that it was to get."""
+        self._delivered = delivered
+        self._verdict.set()
 
     async def run(self, send: Send) -> None:
         try:
-            place = await self._lease()
+            self._refuse_bad_text()
+            session = await self._open()
             try:
-                await self._play(place, send)
+                await self._play(session, send)
             finally:
-                if self._opening is not None and place.client.gone is None:
-                    place.nursery.start_soon(self._let_go, place)
+                if session.opened and session.alive:
+                    session.place.nursery.start_soon(self._leave, session)
         except ProxyError as error:
-            await send.send(self._failure(error.failure))
+            now = trio.current_time()
+            await send.send((Failed(error.failure, at=now), TurnEnd("failed", at=now)))
 
-    async def _lease(self) -> Place:
+    # -- beginning -------------------------------------------------------------------------------
+
+    def _refuse_bad_text(self) -> None:
         turn = self._turn
-        if bad_text([list(turn.items), turn.instructions, [t.name for t in turn.tools]]):
+        if bad_text([list(turn.items), turn.instructions, [tool.name for tool in turn.tools]]):
             raise ProxyError(
                 Failure(
                     "the request holds half of a surrogate pair (such as \\ud800), which is no "
@@ -73,91 +85,96 @@ class AppServerTurn:
                     code="invalid_request_error",
                 )
             )
-        return await self._backend.lease()
 
-    # -- playing ---------------------------------------------------------------------------------
+    async def _open(self) -> Session:
+        """The session this turn continues, or a new one."""
+        found = self._backend.held.take(self._turn)
+        if found is None:
+            return Session(await self._backend.lease())
+        held, self._outputs = found
+        self._turn_id = held.turn_id
+        held.session.skip()
+        return held.session
 
-    async def _play(self, place: Place, send: Send) -> None:
-        plan = ThreadPlan(self._turn, place.capabilities, place.workspace)
-        started = trio.current_time()
+    async def _begin(self, session: Session, plan: ThreadPlan) -> None:
         try:
-            mailbox = await self._start(place, plan)
+            if self._outputs:
+                await session.answer(self._outputs)
+            else:
+                self._turn_id = await session.start(plan)
         except RpcError as error:
             raise ProxyError(error.failure) from error
         except (BackendGoneError, BackendSilentError) as error:
             raise ProxyError(unavailable(str(error))) from error
+
+    # -- playing ---------------------------------------------------------------------------------
+
+    async def _play(self, session: Session, send: Send) -> None:
+        plan = ThreadPlan(self._turn, session.place.capabilities, session.place.workspace)
+        started = heard = trio.current_time()
+        await self._begin(session, plan)
+        continued = session.thread if self._outputs else ""
         decoder = TurnDecoder(
-            known_calls=plan.history_calls, raw_items=place.capabilities.raw_events
+            known_calls=plan.history_calls,
+            raw_items=session.place.capabilities.raw_events,
+            continued=(continued, self._turn_id) if continued else None,
         )
-        heard = started
-        first = True
-        while not self._ended:
-            limit = heard + (self._bounds.first_event if first else self._bounds.idle)
-            deadline = min(limit, started + self._bounds.total)
-            burst = await self._next(mailbox, decoder, plan, deadline)
+        waiting = self._bounds.first_event
+        while not session.ended:
+            deadline = min(heard + waiting, started + self._bounds.total)
+            burst = await self._next(session, decoder, plan, deadline)
             if any(not isinstance(event, RetryNotice) for event in burst):
                 # A backend that only says it tries again has not been heard from.
-                heard, first = trio.current_time(), False
-            self._ended = decoder.ended
+                heard, waiting = trio.current_time(), self._bounds.idle
+            session.ended = decoder.ended
             if burst:
+                self._note(burst)
                 await send.send(burst)
 
-    async def _start(self, place: Place, plan: ThreadPlan) -> Mailbox:
-        client = place.client
-        self._opening = await client.begin("thread/start", plan.thread_start())
-        self._thread = thread_id(await self._opening.wait())
-        mailbox = client.open_mailbox(self._thread)
-        if items := plan.injected():
-            params: Json = {"threadId": self._thread, "items": items}
-            await client.request("thread/inject_items", params)
-        self._starting = await client.begin("turn/start", plan.turn_start(self._thread))
-        await self._starting.wait()
-        return mailbox
-
     async def _next(
-        self, mailbox: Mailbox, decoder: TurnDecoder, plan: ThreadPlan, deadline: float
+        self, session: Session, decoder: TurnDecoder, plan: ThreadPlan, deadline: float
     ) -> Burst:
         try:
             with trio.fail_at(deadline):
-                delivery = await mailbox.take()
+                delivery = await session.next()
+                if self._outputs:
+                    await session.answer(self._outputs)
         except trio.TooSlowError:
             raise ProxyError(_too_slow(self._bounds)) from None
-        except MailboxClosedError as error:
+        except (MailboxClosedError, BackendGoneError) as error:
             raise ProxyError(unavailable(str(error))) from error
         events: list[Event] = []
         for letter in delivery.letters:
             events += decoder.feed(to_client(letter.message, plan.aliases), delivery.at)
         return tuple(events)
 
-    def _failure(self, failure: Failure) -> Burst:
-        now = trio.current_time()
-        return (Failed(failure, at=now), TurnEnd("failed", at=now))
+    def _note(self, burst: Burst) -> None:
+        """Remember what a follow-up must repeat to be one."""
+        for event in burst:
+            if isinstance(event, TextDelta):
+                self._said.append(event.text)
+            elif isinstance(event, ToolCall):
+                self._calls.append((event.call_id, event.name, event.arguments))
 
-    # -- letting go ------------------------------------------------------------------------------
+    # -- leaving ---------------------------------------------------------------------------------
 
-    async def _let_go(self, place: Place) -> None:
-        """Interrupt the turn if it still runs, then delete its thread, within a bound."""
-        client = place.client
-        with trio.move_on_after(LETTING_GO, shield=True):
-            try:
-                if self._opening is not None and not self._thread:
-                    self._thread = thread_id(await self._opening.wait(LETTING_GO))
-                client.close_mailbox(self._thread)  # from here on everything is late
-                if self._starting is not None and not self._ended:
-                    turn = turn_id(await self._starting.wait(LETTING_GO))
-                    params = {"threadId": self._thread, "turnId": turn}
-                    await client.request("turn/interrupt", params, LETTING_GO)
-                await self._delete(place)
-            except (RpcError, BackendGoneError, BackendSilentError):
-                client.counters["not let go"] += 1
-
-    async def _delete(self, place: Place) -> None:
-        """Ephemeral threads leak in the child; ones kept on disk and then deleted do not."""
-        params = {"threadId": self._thread}
-        if place.capabilities.delete_thread:
-            await place.client.request("thread/delete", params, LETTING_GO)
-        elif place.capabilities.archive_thread:
-            await place.client.request("thread/archive", params, LETTING_GO)
+    async def _leave(self, session: Session) -> None:
+        """Hold the turn if the client now has calls to run; let it go if not."""
+        if self._calls and not session.ended and self._backend.held.enabled:
+            with trio.move_on_after(VERDICT):
+                await self._verdict.wait()
+            if self._delivered:
+                await self._backend.held.hold(
+                    HeldTurn(
+                        session=session,
+                        turn=self._turn,
+                        turn_id=self._turn_id,
+                        text="".join(self._said),
+                        calls=tuple(self._calls),
+                    )
+                )
+                return
+        await session.let_go()
 
 
 def unavailable(reason: str) -> Failure:

@@ -39,13 +39,13 @@ class TurnDecoder:
         choice: int = 0,
         known_calls: frozenset[str] = frozenset(),
         raw_items: bool = False,
+        continued: tuple[str, str] | None = None,
     ) -> None:
-        """`raw_items` says that raw items will come, before the first one has."""
+        """`raw_items`: raw items will come. `continued`: the thread and turn, already under way."""
         self._state = TurnState(choice=choice, known_calls=known_calls, raw_items=raw_items)
         self._legacy = LegacyState(self._state)
-        self._dialect: Dialect | None = None
-        self._thread = ""
-        self._turn = ""
+        self._dialect: Dialect | None = "v2" if continued else None
+        self._thread, self._turn = continued or ("", "")
         self.recognized = 0
         """How many messages were of a dialect we know: 0 means that this is something else."""
 

@@ -1,0 +1,123 @@
+"""One thread on an app-server, from its opening to its deletion."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import trio
+
+from pipeline.loose_json import Json, as_json, as_list, is_json, text_of
+from sources.app_server.client import BackendGoneError, BackendSilentError, Pending
+from sources.app_server.mailbox import Delivery, Mailbox
+from sources.app_server.place import Place
+from sources.app_server.rpc import RpcError, ServerRequest
+from sources.app_server.thread import ThreadPlan, thread_id, turn_id
+
+LETTING_GO: Final = 5.0
+"""How long the end of a turn may take, behind the client's back."""
+
+
+class Session:
+    """A thread with one turn on it. However it is left, it is let go once.
+
+    To let go is to interrupt the turn if it still runs, exactly once, and to delete the thread.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.thread = ""
+        self.ended = False
+        """The backend said that the turn is over: there is nothing to interrupt."""
+        self.requests: dict[str, ServerRequest] = {}
+        """The tool calls that the backend waits for, by call id."""
+        self._opening: Pending | None = None
+        self._starting: Pending | None = None
+        self._mailbox: Mailbox | None = None
+        self._let_go = False
+
+    @property
+    def opened(self) -> bool:
+        return self._opening is not None
+
+    @property
+    def alive(self) -> bool:
+        return self.place.client.gone is None
+
+    async def start(self, plan: ThreadPlan) -> str:
+        """Open the thread, give it its history, start the turn; the turn's id."""
+        client = self.place.client
+        self._opening = await client.begin("thread/start", plan.thread_start())
+        self.thread = thread_id(await self._opening.wait())
+        self._mailbox = client.open_mailbox(self.thread)
+        if items := plan.injected():
+            params: Json = {"threadId": self.thread, "items": items}
+            await client.request("thread/inject_items", params)
+        self._starting = await client.begin("turn/start", plan.turn_start(self.thread))
+        return turn_id(await self._starting.wait())
+
+    async def next(self) -> Delivery:
+        """What the backend said next. Calls that it asks to be run are noted."""
+        assert self._mailbox is not None, "the session has not been started"  # noqa: S101
+        delivery = await self._mailbox.take()
+        for letter in delivery.letters:
+            if isinstance(letter, ServerRequest):
+                self.requests[text_of(letter.params.get("callId"))] = letter
+        return delivery
+
+    def skip(self) -> None:
+        """Pass over what was said while nobody listened, but for the calls to be run."""
+        assert self._mailbox is not None, "the session has not been started"  # noqa: S101
+        for letter in self._mailbox.empty():
+            if isinstance(letter, ServerRequest):
+                self.requests[text_of(letter.params.get("callId"))] = letter
+
+    async def answer(self, outputs: dict[str, Any]) -> None:
+        """Answer those of the waiting calls whose output is known."""
+        for call_id in [call for call in self.requests if call in outputs]:
+            request = self.requests.pop(call_id)
+            await self.place.client.answer(request, tool_result(outputs[call_id]))
+
+    async def let_go(self) -> None:
+        """Interrupt and delete, within a bound; what fails is counted, nothing is raised."""
+        if self._let_go or self._opening is None:
+            return
+        self._let_go = True
+        client = self.place.client
+        with trio.move_on_after(LETTING_GO, shield=True):
+            try:
+                self.thread = self.thread or thread_id(await self._opening.wait(LETTING_GO))
+                client.close_mailbox(self.thread)  # from here on everything is late
+                if self._starting is not None and not self.ended:
+                    turn = turn_id(await self._starting.wait(LETTING_GO))
+                    params = {"threadId": self.thread, "turnId": turn}
+                    await client.request("turn/interrupt", params, LETTING_GO)
+                await self._delete()
+            except (RpcError, BackendGoneError, BackendSilentError):
+                client.counters["not let go"] += 1
+        client.close_mailbox(self.thread)
+
+    async def _delete(self) -> None:
+        """Ephemeral threads leak in the child; ones kept on disk and then deleted do not."""
+        can, client = self.place.capabilities, self.place.client
+        params = {"threadId": self.thread}
+        if can.delete_thread:
+            await client.request("thread/delete", params, LETTING_GO)
+        elif can.archive_thread:
+            await client.request("thread/archive", params, LETTING_GO)
+
+
+def tool_result(output: object) -> Json:
+    """A client's tool output as the answer to the backend's request to run the tool."""
+    success = True
+    if is_json(output):  # the older form: {content, success}
+        success = output.get("success") is not False
+        output = output.get("content")
+    if isinstance(output, str):
+        return {"contentItems": [{"type": "inputText", "text": output}], "success": success}
+    items: list[Json] = []
+    for part in map(as_json, as_list(output)):
+        if image := text_of(part.get("image_url")):
+            items.append({"type": "inputImage", "imageUrl": image})
+        else:
+            items.append({"type": "inputText", "text": text_of(part.get("text"))})
+    return {"contentItems": items, "success": success}
