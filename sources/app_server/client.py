@@ -86,6 +86,7 @@ class AppServerClient:
         self._mailboxes: dict[str, Mailbox] = {}
         self._gone: str | None = None
         self._end_event = trio.Event()
+        self._idle = trio.Event()
         self.user_agent = ""
         self.on_request: Callable[[ServerRequest], None] = lambda _: None
         """Told of every question of the backend that was declined."""
@@ -238,3 +239,11 @@ class AppServerClient:
 
     def close_mailbox(self, thread: str) -> None:
         self._mailboxes.pop(thread, None)
+        if not self._mailboxes:
+            self._idle.set()
+
+    async def until_idle(self) -> None:
+        """Until no turn uses this connection."""
+        while self._mailboxes:
+            self._idle = trio.Event()
+            await self._idle.wait()

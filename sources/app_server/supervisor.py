@@ -1,4 +1,4 @@
-"""Keeps one app-server running: starts it, watches it, and starts it again when it ends."""
+"""Keeps one app-server running: starts it, watches it, replaces it when it ends or has grown."""
 
 from __future__ import annotations
 
@@ -33,102 +33,171 @@ Connect: TypeAlias = Callable[[trio.Nursery], Awaitable[Transport]]
 
 @frozen
 class Patience:
-    """How long to wait for a start, and how soon to try again."""
+    """How long to wait for a start, how soon to try again, and when a child is worn out."""
 
     handshake: float = 30.0
     first_pause: float = 0.25
     longest_pause: float = 15.0
     window: float = 60.0
     """Only ends within this window make the next pause longer: a bad minute is not for life."""
+    most_turns: int = 0
+    """After so many turns a child of ours is replaced; 0 means never."""
+    most_memory: int = 0
+    """Over so many bytes a child of ours is replaced; 0 means never."""
+    drain: float = 900.0
+    """How long a replaced child may take to end its last turns."""
+
+
+class _Life:
+    """One connection of an app-server, from its start to its end."""
+
+    def __init__(self, server: AppServer) -> None:
+        self._server = server
+        self._place: Place | None = None
+        self._turns = 0
+        self._transport: Transport | None = None
+        self.worn = False
+        self.over_or_worn = trio.Event()
+        self.superseded = trio.Event()
+        """Another life leads: no new turn comes here."""
+
+    def turn_begins(self) -> None:
+        """Count a turn; a child that has served or grown enough is replaced, in peace."""
+        self._turns += 1
+        patience = self._server.patience
+        memory = self._transport.memory() if self._transport is not None else None
+        if memory is None:
+            return  # not a child of ours
+        served = patience.most_turns and self._turns >= patience.most_turns
+        grown = patience.most_memory and memory >= patience.most_memory
+        if (served or grown) and not self.worn:
+            self.worn = True
+            self._server.counters["replaced"] += 1
+            self.over_or_worn.set()
+
+    async def run(self) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                await self._live(nursery)
+                nursery.cancel_scope.cancel()
+        finally:
+            self.over_or_worn.set()
+
+    async def _live(self, nursery: trio.Nursery) -> None:
+        server, limit = self._server, self._server.patience.handshake
+        try:
+            with trio.fail_after(limit):
+                self._transport = await server.connect(nursery)
+            client = AppServerClient(self._transport)
+            nursery.start_soon(client.run)
+            await client.handshake("codex-sluice", "0.1.0", NOISE, limit)
+            self._place = Place(client, await probe(client), server.workspace, nursery)
+            server.opened(self, self._place)
+            await self._until_over(client)
+            server.why_not = client.gone or "it was replaced"
+        except (TransportClosedError, BackendGoneError, BackendSilentError, RpcError) as error:
+            server.why_not = str(error)
+        except OSError as error:
+            server.why_not = f"{server.name} cannot be started: {error.strerror}"
+        except trio.TooSlowError:
+            server.why_not = f"{server.name} did not come up within {limit:g} s"
+        finally:
+            server.shut(self)
+            if self._transport is not None:
+                await self._transport.aclose()
+
+    async def _until_over(self, client: AppServerClient) -> None:
+        """Until the connection ends, or, once another life leads, the last turn has."""
+        await _first_of(client.until_gone, self.superseded.wait)
+        with trio.move_on_after(self._server.patience.drain):
+            await _first_of(client.until_gone, client.until_idle)
+
+
+async def _first_of(*waits: Callable[[], Awaitable[object]]) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def wait_for(wait: Callable[[], Awaitable[object]]) -> None:
+            await wait()
+            nursery.cancel_scope.cancel()
+
+        for wait in waits:
+            nursery.start_soon(wait_for, wait)
 
 
 @define
 class AppServer:
-    """One app-server, always the same address or command, with as many lives as it takes."""
+    """One app-server, always the same address or command, with as many lives as it takes.
+
+    A life that is worn out is replaced before it is left: no request finds nobody.
+    """
 
     name: str
     connect: Connect
     workspace: str
     patience: Patience = Factory(Patience)
     counters: Counter[str] = Factory(Counter[str])
-    _place: Place | None = None
+    why_not: str = "it has not been started yet"
+    """Why it is not ready, or was not the last time."""
+    _leader: tuple[_Life, Place] | None = None
     _changed: trio.Event = Factory(trio.Event)
     _ends: deque[float] = Factory(deque[float])
-    _why_not: str = "it has not been started yet"
 
     @property
     def ready(self) -> bool:
-        return self._place is not None
-
-    @property
-    def why_not(self) -> str:
-        """Why it is not ready."""
-        return self._why_not
+        return self._leader is not None
 
     @property
     def load(self) -> int:
-        return self._place.client.load if self._place is not None else 0
+        return self._leader[1].client.load if self._leader is not None else 0
 
     async def run(self) -> None:
         """Live, die and live again until cancelled."""
-        while True:
-            await self._live()
-            self.counters["restarts"] += 1
-            await trio.sleep(self._pause())
+        async with trio.open_nursery() as lives:
+            while True:
+                life = _Life(self)
+                lives.start_soon(life.run)
+                await life.over_or_worn.wait()
+                if not life.worn:
+                    self.counters["restarts"] += 1
+                    await trio.sleep(self._pause())
 
     async def until_ready(self) -> None:
-        while self._place is None:
+        while self._leader is None:
             await self._changed.wait()
 
     async def place(self, patience: float = 30.0) -> Place:
         """A place for a turn, waited for while the app-server starts."""
         with trio.move_on_after(patience):
             await self.until_ready()
-        if self._place is None:
+        if self._leader is None:
             raise ProxyError(
                 Failure(
-                    f"the backend is not ready: {self._why_not}",
+                    f"the backend is not ready: {self.why_not}",
                     status=503,
                     type="server_error",
                     code="server_is_overloaded",
                     retry_after=5.0,
                 )
             )
-        return self._place
+        life, place = self._leader
+        life.turn_begins()
+        return place
 
-    async def _live(self) -> None:
-        """One life, from the connection to its end."""
-        async with trio.open_nursery() as nursery:
-            transport: Transport | None = None
-            try:
-                with trio.fail_after(self.patience.handshake):
-                    transport = await self.connect(nursery)
-                client = AppServerClient(transport)
-                nursery.start_soon(client.run)
-                await client.handshake("codex-sluice", "0.1.0", NOISE, self.patience.handshake)
-                self._open(Place(client, await probe(client), self.workspace, nursery))
-                await client.until_gone()
-                self._why_not = client.gone or "the connection ended"
-            except (TransportClosedError, BackendGoneError, BackendSilentError, RpcError) as error:
-                self._why_not = str(error)
-            except OSError as error:
-                self._why_not = f"{self.name} cannot be started: {error.strerror}"
-            except trio.TooSlowError:
-                waited = f"{self.patience.handshake:g} s"
-                self._why_not = f"{self.name} did not come up within {waited}"
-            finally:
-                self._shut()
-                if transport is not None:
-                    await transport.aclose()
-            nursery.cancel_scope.cancel()
+    # -- told by its lives -----------------------------------------------------------------------
 
-    def _open(self, place: Place) -> None:
-        self._place = place
+    def opened(self, life: _Life, place: Place) -> None:
+        if self._leader is not None:
+            self._leader[0].superseded.set()
+        self._leader = (life, place)
         self._changed.set()
 
-    def _shut(self) -> None:
-        self._place = None
-        self._changed = trio.Event()
+    def leads(self, life: _Life) -> bool:
+        return self._leader is not None and self._leader[0] is life
+
+    def shut(self, life: _Life) -> None:
+        if self.leads(life):
+            self._leader = None
+            self._changed = trio.Event()
 
     def _pause(self) -> float:
         """Exponential in the number of recent ends, with jitter so that many do not march."""

@@ -20,6 +20,10 @@ class Transport(Protocol):
         """The next messages, at least one. Raises TransportClosedError at the end."""
         ...
 
+    def memory(self) -> int | None:
+        """The resident bytes of the process behind it, if it is a child of ours."""
+        ...
+
     async def aclose(self) -> None:
         """Let go of the other side, by force if need be. Never raises, never takes long."""
         ...

@@ -13,8 +13,10 @@ from pipeline.stage import Send
 from pipeline.turn import Turn
 from sources.app_server.client import BackendGoneError, BackendSilentError
 from sources.app_server.held import HeldTurn
+from sources.app_server.images import check_images
 from sources.app_server.mailbox import MailboxClosedError
 from sources.app_server.place import Backend
+from sources.app_server.record import Recorder
 from sources.app_server.rpc import RpcError
 from sources.app_server.session import Session
 from sources.app_server.thread import ThreadPlan, bad_text, to_client
@@ -42,10 +44,18 @@ class AppServerTurn:
 
     real_time = True
 
-    def __init__(self, backend: Backend, turn: Turn, bounds: Bounds | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        turn: Turn,
+        bounds: Bounds | None = None,
+        *,
+        record: Recorder | None = None,
+    ) -> None:
         self._backend = backend
         self._turn = turn
         self._bounds = bounds or Bounds()
+        self._record = record
         self._outputs: dict[str, Any] = {}
         self._turn_id = ""
         self._said: list[str] = []
@@ -61,6 +71,7 @@ class AppServerTurn:
     async def run(self, send: Send) -> None:
         try:
             self._refuse_bad_text()
+            check_images(self._turn.items)
             session = await self._open()
             try:
                 await self._play(session, send)
@@ -70,6 +81,9 @@ class AppServerTurn:
         except ProxyError as error:
             now = trio.current_time()
             await send.send((Failed(error.failure, at=now), TurnEnd("failed", at=now)))
+        finally:
+            if self._record is not None:
+                self._record.close()
 
     # -- beginning -------------------------------------------------------------------------------
 
@@ -143,6 +157,8 @@ class AppServerTurn:
             raise ProxyError(_too_slow(self._bounds)) from None
         except (MailboxClosedError, BackendGoneError) as error:
             raise ProxyError(unavailable(str(error))) from error
+        if self._record is not None:
+            self._record.write(delivery)
         events: list[Event] = []
         for letter in delivery.letters:
             events += decoder.feed(to_client(letter.message, plan.aliases), delivery.at)

@@ -59,6 +59,9 @@ class WebSocketTransport:
             raise TransportClosedError(f"{self._url} {_reason(error)}") from error
         return [first.encode() if isinstance(first, str) else first]
 
+    def memory(self) -> int | None:
+        return None
+
     async def aclose(self) -> None:
         with trio.move_on_after(GRACE, shield=True):
             await self._connection.aclose()

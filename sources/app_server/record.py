@@ -1,0 +1,54 @@
+"""Writes a live turn down as a transcript that replay reads."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+import trio
+
+from pipeline.loose_json import is_json, is_list
+from sources.app_server.mailbox import Delivery
+
+_SECRET_KEY: Final = re.compile(r"token|secret|password|api[_-]?key|authorization", re.IGNORECASE)
+_SECRET_TEXT: Final = re.compile(r"\b(?:sk-[\w-]{8,}|eyJ[\w-]{10,}\.[\w.-]+|Bearer\s+\S{8,})")
+REDACTED: Final = "[redacted]"
+
+
+class Recorder:
+    """One file a turn, readable by its owner only: what the backend wrote, with its time."""
+
+    def __init__(self, folder: Path, *, redact: bool = False) -> None:
+        self._redact = redact
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / f"turn-{uuid4().hex}.jsonl"
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        self._file = os.fdopen(descriptor, "wb")
+        self._start = trio.current_time()
+
+    def write(self, delivery: Delivery) -> None:
+        at = round(delivery.at - self._start, 6)
+        for letter in delivery.letters:
+            message = redacted(letter.message) if self._redact else letter.message
+            self._file.write(msgspec.json.encode({"at": at, "message": message}) + b"\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def redacted(value: Any) -> Any:
+    """The value with keys and tokens taken out, wherever they stand."""
+    if isinstance(value, str):
+        return _SECRET_TEXT.sub(REDACTED, value)
+    if is_list(value):
+        return [redacted(inner) for inner in value]
+    if is_json(value):
+        return {
+            key: REDACTED if _SECRET_KEY.search(key) and isinstance(inner, str) else redacted(inner)
+            for key, inner in value.items()
+        }
+    return value
