@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from pathlib import Path
 from uuid import uuid4
 
 from pipeline.chain import Pipeline
+from pipeline.errors import UsageError
 from pipeline.settings import Settings
 from pipeline.turn import Turn
 from sinks.chat import ChatOptions
+from sources.app_server.backend import BackendOptions
+from sources.app_server.held import HoldingOptions
+from sources.app_server.place import Bounds
+from sources.app_server.record import Recorder
+from sources.app_server.supervisor import Patience
 from stages.aggregate_tool_calls import AggregateToolCalls
 from stages.cap_tool_calls import CapToolCalls
 from stages.cut_after_tools import CutAfterTools
@@ -44,6 +51,47 @@ def recipe(settings: Settings) -> Pipeline:
             ("guard", GuardContract),
         ]
     )
+
+
+def backend_options(settings: Settings) -> BackendOptions:
+    """The app-servers an operator chose, and what they may do."""
+    token = settings.codex_token
+    if settings.codex_token_file:
+        try:
+            token = Path(settings.codex_token_file).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            name = f"CODEX_APP_SERVER_TOKEN_FILE={settings.codex_token_file}"
+            raise UsageError(f"{name} cannot be read: {error.strerror}") from None
+    addresses = [address.strip() for address in settings.codex_app_server.split(",")]
+    return BackendOptions(
+        addresses=tuple(address for address in addresses if address),
+        codex=settings.codex_bin,
+        home=Path(settings.codex_home).expanduser() if settings.codex_home else None,
+        token=token,
+        web_search=settings.codex_web_search,
+        view_image=settings.codex_view_image,
+        mcp_servers=settings.codex_mcp_servers,
+        bounds=Bounds(
+            settings.codex_first_event_timeout,
+            settings.codex_idle_timeout,
+            settings.codex_turn_timeout,
+        ),
+        patience=Patience(
+            most_turns=settings.codex_recycle_turns,
+            most_memory=settings.codex_recycle_mb * 1_000_000,
+        ),
+        holding=HoldingOptions(
+            most=settings.codex_hold_turns_max if settings.codex_hold_turns else 0,
+            seconds=settings.codex_hold_turns_time,
+        ),
+    )
+
+
+def recorder(settings: Settings) -> Recorder | None:
+    """Where a live turn is written down, if the operator wants it."""
+    if not settings.record_dir:
+        return None
+    return Recorder(Path(settings.record_dir).expanduser(), redact=settings.record_redact)
 
 
 def chat_options(

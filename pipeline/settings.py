@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal, NewType, TypeAlias, get_args, get_origin
 
 import attrs
@@ -19,15 +20,24 @@ if TYPE_CHECKING:
 
 CutMode: TypeAlias = Literal["burst", "first"]
 UnknownToolPolicy: TypeAlias = Literal["text", "call", "fail"]
+Group: TypeAlias = Literal["pipeline", "backend"]
 
 Escaped = NewType("Escaped", str)
 """Text in which a variable may write a line break as \\n and a tab as \\t."""
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 
 
-def _flag(env: str, default: Any, help: str, *, stage: str = "") -> Any:  # noqa: A002
-    """A setting: its variable, its default, what it does, and the stage it belongs to."""
-    return field(default=default, metadata={"env": env, "help": help, "stage": stage})
+def _flag(
+    env: str,
+    default: Any,
+    help: str,  # noqa: A002
+    *,
+    stage: str = "",
+    group: Group = "pipeline",
+) -> Any:
+    """A setting: its variable, its default, what it does, and the part it belongs to."""
+    metadata = {"env": env, "help": help, "stage": stage, "group": group}
+    return field(default=default, metadata=metadata)
 
 
 @frozen
@@ -99,11 +109,103 @@ class Settings:
         "backend-events.jsonl): for learning what a new backend sends",
     )
 
+    codex_app_server: str = _flag(
+        "CODEX_APP_SERVER",
+        "stdio",
+        "where the app-server is: stdio starts one; ws://, wss:// and unix:// addresses, several "
+        "with commas between, are a pool",
+        group="backend",
+    )
+    codex_bin: str = _flag(
+        "CODEX_BIN",
+        "",
+        "the Codex to start; else the one on the PATH, else the one that came with this project",
+        group="backend",
+    )
+    codex_home: str = _flag(
+        "CODEX_HOME",
+        "",
+        "the folder with the Codex login to use, such as ~/.codex; else an empty one is made",
+        group="backend",
+    )
+    codex_token: str = _flag(
+        "CODEX_APP_SERVER_TOKEN",
+        "",
+        "the capability token of a remote app-server",
+        group="backend",
+    )
+    codex_token_file: str = _flag(
+        "CODEX_APP_SERVER_TOKEN_FILE",
+        "",
+        "a file that holds that token",
+        group="backend",
+    )
+    codex_web_search: bool = _flag(
+        "CODEX_WEB_SEARCH", False, "let Codex search the web by itself", group="backend"
+    )
+    codex_view_image: bool = _flag(
+        "CODEX_VIEW_IMAGE", False, "let Codex look at image files by itself", group="backend"
+    )
+    codex_mcp_servers: bool = _flag(
+        "CODEX_MCP_SERVERS",
+        False,
+        "let Codex use the MCP servers that its own configuration names",
+        group="backend",
+    )
+    codex_first_event_timeout: float = _flag(
+        "CODEX_FIRST_EVENT_TIMEOUT_S",
+        120.0,
+        "how long a turn may take to say its first word",
+        group="backend",
+    )
+    codex_idle_timeout: float = _flag(
+        "CODEX_IDLE_TIMEOUT_S", 300.0, "how long it may then be silent", group="backend"
+    )
+    codex_turn_timeout: float = _flag(
+        "CODEX_TURN_TIMEOUT_S", 3600.0, "how long a turn may take in all", group="backend"
+    )
+    codex_hold_turns: bool = _flag(
+        "CODEX_HOLD_TURNS",
+        True,
+        "keep a turn open while the client runs its tools, and continue it with their outputs",
+        group="backend",
+    )
+    codex_hold_turns_max: int = _flag(
+        "CODEX_HOLD_TURNS_MAX", 64, "how many turns are held at once", group="backend"
+    )
+    codex_hold_turns_time: float = _flag(
+        "CODEX_HOLD_TURNS_S", 600.0, "how long a turn is held", group="backend"
+    )
+    codex_recycle_turns: int = _flag(
+        "CODEX_RECYCLE_TURNS",
+        2000,
+        "replace the app-server after so many turns; 0 means never",
+        group="backend",
+    )
+    codex_recycle_mb: int = _flag(
+        "CODEX_RECYCLE_MB",
+        1500,
+        "replace the app-server when it has grown to so many megabytes; 0 means never",
+        group="backend",
+    )
+    record_dir: str = _flag(
+        "PIPELINE_RECORD_DIR",
+        "",
+        "write every turn there as a transcript that replay reads; it holds prompts and answers",
+        group="backend",
+    )
+    record_redact: bool = _flag(
+        "PIPELINE_RECORD_REDACT",
+        False,
+        "take keys and tokens out of these transcripts",
+        group="backend",
+    )
+
     def __attrs_post_init__(self) -> None:
-        for name in ("stop_after_tools_grace_ms", "tool_block_max"):
-            value = getattr(self, name)
-            if value < 0:
-                raise _bad(attrs.fields_dict(Settings)[name], value)
+        for attribute in attrs.fields(Settings):
+            value = getattr(self, attribute.name)
+            if isinstance(value, int | float) and not 0 <= value < inf:
+                raise _bad(attribute, value)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: object) -> Settings:
@@ -149,6 +251,8 @@ def choices(attribute: attrs.Attribute[Any]) -> str:
         return "true or false"
     if kind is int:
         return "a whole number, 0 or more"
+    if kind is float:
+        return "a number, 0 or more"
     if get_origin(kind) is Literal:
         return ", ".join(get_args(kind))
     return "any text"

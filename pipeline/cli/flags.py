@@ -12,23 +12,26 @@ import attrs
 
 from pipeline.errors import ProxyError, UsageError
 from pipeline.requests.chat import ChatRequest
-from pipeline.settings import Settings, choices
+from pipeline.settings import Group, Settings, choices
 from pipeline.transcript import parse_line
 from pipeline.turn import Tool, Turn
 from sources.dump import EventDump
 
 
-def setting_fields() -> Iterator[attrs.Attribute[Any]]:
-    yield from attrs.fields(Settings)
+def setting_fields(*groups: Group) -> Iterator[attrs.Attribute[Any]]:
+    """The settings of some groups, or all of them."""
+    for attribute in attrs.fields(Settings):
+        if not groups or attribute.metadata["group"] in groups:
+            yield attribute
 
 
 def flag_of(attribute: attrs.Attribute[Any]) -> str:
     return "--" + attribute.name.replace("_", "-")
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
+def add_settings(parser: argparse.ArgumentParser, *groups: Group) -> None:
     group = parser.add_argument_group("settings (each is an environment variable too)")
-    for attribute in setting_fields():
+    for attribute in setting_fields(*(groups or ("pipeline",))):
         meta = attribute.metadata
         default = "" if attribute.default == "" else f"; default: {shown(attribute.default)}"
         group.add_argument(
@@ -49,7 +52,7 @@ def shown(value: object) -> str:
 
 
 def settings_from(options: argparse.Namespace) -> Settings:
-    given = {field.name: getattr(options, field.name) for field in setting_fields()}
+    given = {field.name: getattr(options, field.name, None) for field in setting_fields()}
     return Settings.from_env(**given)
 
 

@@ -14,11 +14,10 @@ from pipeline.errors import Failure, ProxyError, UsageError
 from sources.app_server.binary import find_codex
 from sources.app_server.held import HeldTurns, HoldingOptions
 from sources.app_server.hermetic import Confinement
-from sources.app_server.place import Place
+from sources.app_server.place import Bounds, Place
 from sources.app_server.stdio import StdioTransport
 from sources.app_server.supervisor import AppServer, Connect, Patience
 from sources.app_server.transport import Transport
-from sources.app_server.turns import Bounds
 from sources.app_server.websocket import WebSocketTransport
 
 SCHEMES = ("ws://", "wss://", "unix://")
@@ -50,8 +49,10 @@ class Pool:
         servers: Iterable[AppServer],
         patience: float = 30.0,
         holding: HoldingOptions | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
         self.servers = tuple(servers)
+        self.bounds = bounds or Bounds()
         self.held = HeldTurns(holding)
         self._patience = patience
 
@@ -110,7 +111,7 @@ async def open_backend(options: BackendOptions) -> AsyncGenerator[Pool]:
         async with trio.open_nursery() as nursery:
             for server in servers:
                 nursery.start_soon(server.run)
-            yield Pool(servers, options.patience.handshake, options.holding)
+            yield Pool(servers, options.patience.handshake, options.holding, options.bounds)
             nursery.cancel_scope.cancel()
 
 

@@ -25,8 +25,22 @@ class Place:
     """Outlives the turn: what must still be said to the backend is said from here."""
 
 
+@frozen
+class Bounds:
+    """How long a turn may be silent, and how long it may last, in seconds."""
+
+    first_event: float = 120.0
+    idle: float = 300.0
+    total: float = 3600.0
+
+
 class Backend(Protocol):
     """Whatever keeps app-servers running."""
+
+    @property
+    def bounds(self) -> Bounds:
+        """How long a turn may take, unless it says otherwise."""
+        ...
 
     @property
     def held(self) -> HeldTurns:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import trio
-from attrs import frozen
 
 from pipeline.errors import Failure, ProxyError
 from pipeline.events import Burst, Event, Failed, RetryNotice, TextDelta, ToolCall, TurnEnd
@@ -15,7 +14,7 @@ from sources.app_server.client import BackendGoneError, BackendSilentError
 from sources.app_server.held import HeldTurn
 from sources.app_server.images import check_images
 from sources.app_server.mailbox import MailboxClosedError
-from sources.app_server.place import Backend
+from sources.app_server.place import Backend, Bounds
 from sources.app_server.record import Recorder
 from sources.app_server.rpc import RpcError
 from sources.app_server.session import Session
@@ -24,15 +23,6 @@ from sources.decode.turn_decoder import TurnDecoder
 
 VERDICT: Final = 5.0
 """How long the end of a run may take to be known."""
-
-
-@frozen
-class Bounds:
-    """How long a turn may be silent, and how long it may last, in seconds."""
-
-    first_event: float = 120.0
-    idle: float = 300.0
-    total: float = 3600.0
 
 
 class AppServerTurn:
@@ -54,7 +44,7 @@ class AppServerTurn:
     ) -> None:
         self._backend = backend
         self._turn = turn
-        self._bounds = bounds or Bounds()
+        self._bounds = bounds or backend.bounds
         self._record = record
         self._outputs: dict[str, Any] = {}
         self._turn_id = ""

@@ -1,0 +1,311 @@
+"""The parts around a live turn that need no process: holding, pictures, records, options."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trio
+import trio.testing
+from attrs import evolve
+
+from pipeline.errors import ProxyError, UsageError
+from pipeline.loose_json import Json
+from pipeline.recipes import backend_options, recorder
+from pipeline.settings import Settings
+from pipeline.turn import Tool, Turn
+from sources.app_server.backend import BackendOptions, open_backend
+from sources.app_server.facts import BackendFacts
+from sources.app_server.held import HeldTurn, HeldTurns, HoldingOptions, continues
+from sources.app_server.images import check_images
+from sources.app_server.mailbox import Delivery
+from sources.app_server.place import Backend
+from sources.app_server.record import redacted
+from sources.app_server.rpc import Notification
+from sources.app_server.session import Session, tool_result
+from sources.replay import Replay
+
+ASKED: Json = {"type": "message", "role": "user", "content": "What is new?"}
+SAID: Json = {"type": "message", "role": "assistant", "content": "Let me look."}
+CALL: Json = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a":1}'}
+OTHER: Json = {"type": "function_call", "call_id": "c2", "name": "g", "arguments": "{}"}
+OUTPUT: Json = {"type": "function_call_output", "call_id": "c1", "output": "nothing"}
+OTHER_OUTPUT: Json = {"type": "function_call_output", "call_id": "c2", "output": "much"}
+TURN = Turn(model="m", instructions="Be brief.", items=(ASKED,), tools=(Tool("f"), Tool("g")))
+
+
+class FakeSession:
+    """Remembers whether it was let go."""
+
+    alive = True
+
+    def __init__(self) -> None:
+        self.gone = trio.Event()
+
+    async def let_go(self) -> None:
+        self.gone.set()
+
+
+def held(session: FakeSession, *calls: Json) -> HeldTurn:
+    told = tuple((call["call_id"], call["name"], call["arguments"]) for call in calls)
+    return HeldTurn(cast(Session, session), TURN, "turn_1", "Let me look.", told)
+
+
+# -- holding -------------------------------------------------------------------------------------
+
+FOLLOW_UPS: dict[str, tuple[tuple[Json, ...], bool]] = {
+    "everything": ((ASKED, SAID, CALL, OTHER, OUTPUT, OTHER_OUTPUT), True),
+    "no text": ((ASKED, CALL, OTHER, OUTPUT, OTHER_OUTPUT), True),
+    "outputs in another order": ((ASKED, SAID, CALL, OTHER, OTHER_OUTPUT, OUTPUT), True),
+    "with reasoning": (
+        (ASKED, {"type": "reasoning", "id": "rs"}, SAID, CALL, OTHER, OUTPUT, OTHER_OUTPUT),
+        True,
+    ),
+    "calls in another order": ((ASKED, SAID, OTHER, CALL, OUTPUT, OTHER_OUTPUT), False),
+    "other text": (
+        (ASKED, {**SAID, "content": "Hm."}, CALL, OTHER, OUTPUT, OTHER_OUTPUT),
+        False,
+    ),
+    "other arguments": (
+        (ASKED, SAID, {**CALL, "arguments": "{}"}, OTHER, OUTPUT, OTHER_OUTPUT),
+        False,
+    ),
+    "another history": (
+        ({**ASKED, "content": "?"}, SAID, CALL, OTHER, OUTPUT, OTHER_OUTPUT),
+        False,
+    ),
+    "one output only": ((ASKED, SAID, CALL, OTHER, OUTPUT), False),
+    "a question behind": ((ASKED, SAID, CALL, OTHER, OUTPUT, OTHER_OUTPUT, ASKED), False),
+    "a question between": ((ASKED, ASKED, CALL, OTHER, OUTPUT, OTHER_OUTPUT), False),
+}
+
+
+@pytest.mark.parametrize("name", FOLLOW_UPS)
+async def test_a_follow_up_continues_only_what_it_repeats(
+    name: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    items, matches = FOLLOW_UPS[name]
+    turns, session = HeldTurns(), FakeSession()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turns.hold, held(session, CALL, OTHER))
+        await trio.testing.wait_all_tasks_blocked()
+        found = turns.take(evolve(TURN, items=items))
+        assert (found is not None) == matches
+        if found is not None:
+            assert found[1] == {"c1": "nothing", "c2": "much"}
+            assert len(turns) == 0
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"model": "other"},
+        {"instructions": "Be long."},
+        {"tools": (Tool("f"),)},
+        {"effort": "high"},
+        {"output_schema": {"type": "object"}},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_another_request_continues_nothing(changed: dict[str, Any]) -> None:
+    items = (ASKED, SAID, CALL, OUTPUT)
+    turn = held(FakeSession(), CALL)
+    assert continues(evolve(TURN, items=items), turn, 1)
+    assert not continues(evolve(TURN, items=items, **changed), turn, 1)
+
+
+async def test_a_held_turn_is_let_go_when_its_time_is_over(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    turns, session = HeldTurns(HoldingOptions(seconds=60)), FakeSession()
+    start = trio.current_time()
+    await turns.hold(held(session, CALL))
+    assert session.gone.is_set()
+    assert trio.current_time() == pytest.approx(start + 60)
+    assert turns.take(evolve(TURN, items=(ASKED, CALL, OUTPUT))) is None
+
+
+async def test_the_turn_unused_for_longest_is_let_go_first(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    turns, first, second = HeldTurns(HoldingOptions(most=1)), FakeSession(), FakeSession()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turns.hold, held(first, CALL))
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(turns.hold, held(second, OTHER))
+        await trio.testing.wait_all_tasks_blocked()
+        assert (first.gone.is_set(), second.gone.is_set(), len(turns)) == (True, False, 1)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_turn_whose_backend_died_is_not_continued() -> None:
+    turns, session = HeldTurns(), FakeSession()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turns.hold, held(session, CALL))
+        await trio.testing.wait_all_tasks_blocked()
+        session.alive = False
+        assert turns.take(evolve(TURN, items=(ASKED, CALL, OUTPUT))) is None
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("output", "result"),
+    [
+        ("ok", {"contentItems": [{"type": "inputText", "text": "ok"}], "success": True}),
+        (
+            {"content": "no", "success": False},
+            {"contentItems": [{"type": "inputText", "text": "no"}], "success": False},
+        ),
+        (
+            [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": "data:"}],
+            {
+                "contentItems": [
+                    {"type": "inputText", "text": "a"},
+                    {"type": "inputImage", "imageUrl": "data:"},
+                ],
+                "success": True,
+            },
+        ),
+    ],
+)
+def test_every_form_of_a_tool_output_is_an_answer(output: object, result: Json) -> None:
+    assert tool_result(output) == result
+
+
+# -- pictures ------------------------------------------------------------------------------------
+
+
+def picture(url: str) -> tuple[Json, ...]:
+    return ({"role": "user", "content": [{"type": "input_image", "image_url": url}]},)
+
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n rest").decode()
+
+
+@pytest.mark.parametrize("url", [f"data:image/png;base64,{PNG}", "https://example.org/a.png"])
+def test_a_picture_passes(url: str) -> None:
+    check_images(picture(url))
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("data:image/png;base64,AAAA", "is not a image/png file"),
+        ("data:image/png;base64,%%%", "is not valid base64"),
+        (f"data:image/tiff;base64,{PNG}", "PNG, JPEG, GIF and WebP"),
+        ("file:///etc/passwd", "neither a http(s) address nor a data URL"),
+        ("", "neither a http(s) address nor a data URL"),
+    ],
+)
+def test_what_is_no_picture_is_refused_with_a_reason(url: str, says: str) -> None:
+    with pytest.raises(ProxyError) as raised:
+        check_images(({"role": "user", "content": "Look:"}, *picture(url)))
+    assert raised.value.failure.status == 400
+    assert raised.value.failure.param == "input[1]"
+    assert says in raised.value.failure.message
+
+
+# -- records -------------------------------------------------------------------------------------
+
+
+def test_keys_and_tokens_are_taken_out_wherever_they_stand() -> None:
+    message = {"auth": {"apiKey": "abc"}, "list": ["Bearer abcdefghij", "sk-12345678ab"], "n": 1}
+    assert redacted(message) == {
+        "auth": {"apiKey": "[redacted]"},
+        "list": ["[redacted]", "[redacted]"],
+        "n": 1,
+    }
+
+
+async def test_a_recorded_turn_replays(tmp_path: Path) -> None:
+    record = recorder(Settings(record_dir=str(tmp_path / "turns"), record_redact=True))
+    assert record is not None
+    delta = {"method": "item/agentMessage/delta", "params": {"delta": "Hi sk-12345678ab"}}
+    end = {"method": "turn/completed", "params": {"turn": {"status": "completed"}}}
+    letters = tuple(Notification(m["method"], m["params"], m, 1) for m in (delta, end))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    record.write(Delivery(letters, trio.current_time()))
+    record.close()
+    assert record.path.stat().st_mode & 0o777 == 0o600
+    events = [event for burst in Replay(record.path).events() for event in burst]
+    assert [type(event).__name__ for event in events] == ["TextDelta", "TurnEnd"]
+    assert "sk-12345678ab" not in record.path.read_text()
+    assert json.loads(record.path.read_text().splitlines()[0])["at"] >= 0
+
+
+def test_nothing_is_recorded_unasked() -> None:
+    assert recorder(Settings()) is None
+
+
+# -- options and facts ---------------------------------------------------------------------------
+
+
+def test_settings_become_options(tmp_path: Path) -> None:
+    secret = tmp_path / "token"
+    secret.write_text("s3cret\n")
+    options = backend_options(
+        Settings(
+            codex_app_server="ws://127.0.0.1:1, unix:///tmp/x",
+            codex_token_file=str(secret),
+            codex_hold_turns=False,
+            codex_recycle_mb=2,
+            codex_idle_timeout=7.0,
+        )
+    )
+    assert options.addresses == ("ws://127.0.0.1:1", "unix:///tmp/x")
+    assert options.token == "s3cret"  # noqa: S105
+    assert options.holding.most == 0
+    assert options.patience.most_memory == 2_000_000
+    assert options.bounds.idle == 7.0
+
+
+def test_a_token_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(UsageError, match="CODEX_APP_SERVER_TOKEN_FILE=/nowhere cannot be read"):
+        backend_options(Settings(codex_token_file="/nowhere"))  # noqa: S106
+
+
+async def test_an_address_of_another_kind_is_refused() -> None:
+    with pytest.raises(UsageError, match="CODEX_APP_SERVER=http://x is not possible"):
+        async with open_backend(BackendOptions(addresses=("http://x",))):
+            pass
+
+
+class FakeClient:
+    """Answers from a list and counts what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Json] = []
+
+    async def request(self, method: str, params: Json) -> Json:
+        self.asked.append({"method": method, **params})
+        await trio.lowlevel.checkpoint()
+        if params.get("cursor"):
+            return {"data": ["c"]}
+        return {"data": ["a", "b"], "nextCursor": "2" if method == "model/list" else None}
+
+
+class FakeBackend:
+    def __init__(self) -> None:
+        self.client = FakeClient()
+
+    async def lease(self) -> FakeBackend:
+        return self
+
+
+async def test_a_fact_is_asked_for_once_in_its_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    backend = FakeBackend()
+    facts = BackendFacts(cast(Backend, backend), time_to_live=10.0)
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(facts.models)
+    assert await facts.models() == ["a", "b", "c"]
+    assert len(backend.client.asked) == 2
+    await trio.sleep(11)
+    assert await facts.mcp_servers() == ["a", "b"]
+    await facts.models()
+    assert len(backend.client.asked) == 5
