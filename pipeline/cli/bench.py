@@ -24,6 +24,9 @@ from pipeline.stage import Stage
 from pipeline.transcript import read_records
 from pipeline.turn import Tool, Turn
 from sinks.chat_sse import ChatSse, ChatSseEncoder
+from sources.app_server.names import Aliases
+from sources.app_server.rpc import Notification, RpcCore, thread_of
+from sources.app_server.thread import to_client
 from sources.decode.turn_decoder import TurnDecoder
 from sources.replay import LINES_PER_BURST, Listed
 
@@ -112,6 +115,17 @@ def _decoded(lines: Sequence[bytes]) -> list[Burst]:
     return [*bursts, tuple(burst)]
 
 
+def _live(lines: Sequence[bytes]) -> int:
+    """Lines of a live app-server to events: JSON-RPC, names, decoding; what a turn adds itself."""
+    rpc, aliases, decoder = RpcCore(), Aliases(()), TurnDecoder()
+    events = 0
+    for start in range(0, len(lines), LINES_PER_BURST):
+        for letter in rpc.incoming(lines[start : start + LINES_PER_BURST]):
+            if isinstance(letter, Notification) and thread_of(letter):
+                events += len(decoder.feed(to_client(letter.message, aliases), 0.0))
+    return events
+
+
 def _arms(settings: Settings, lines: Sequence[bytes]) -> list[Arm]:
     bursts = _decoded(lines)
     events = sum(map(len, bursts))
@@ -148,6 +162,7 @@ def _arms(settings: Settings, lines: Sequence[bytes]) -> list[Arm]:
 
     return [
         Arm("decode", lambda: sum(map(len, _decoded(lines)))),
+        Arm("live, line to event", lambda: _live(lines)),
         *(Arm(f"stage {n}", one_stage(i)) for i, n in enumerate(settings.pipeline().names)),
         Arm("encode", encode),
         Arm("all, decode to bytes", _replayed(settings, lines)),

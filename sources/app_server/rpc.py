@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
-from attrs import Factory, define, frozen
+from attrs import Factory, define
 
 from pipeline.errors import Failure
 from pipeline.loose_json import Json, as_json, is_json, text_of
@@ -30,8 +30,7 @@ class RpcError(Exception):
         super().__init__(f"{method}: {self.code} {self.message:.300}")
 
 
-@frozen
-class Answer:
+class Answer(NamedTuple):
     """The backend answers a request of ours."""
 
     id: int
@@ -39,8 +38,7 @@ class Answer:
     error: Json | None = None
 
 
-@frozen
-class Notification:
+class Notification(NamedTuple):
     """The backend tells something; `size` is what it took on the wire."""
 
     method: str
@@ -49,8 +47,7 @@ class Notification:
     size: int
 
 
-@frozen
-class ServerRequest:
+class ServerRequest(NamedTuple):
     """The backend asks something, under an id of its own, and waits for the answer."""
 
     id: int | str
