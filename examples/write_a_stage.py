@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from attrs import evolve
 
-from pipeline.events import Event, TextDelta
+from pipeline.events import Event, ReasoningDelta, TextDelta
 from pipeline.settings import Settings
 from pipeline.stage import Stage
 
@@ -17,22 +17,23 @@ class RedactAddresses(Stage):
 
     def __init__(self) -> None:
         super().__init__()
-        self._held: TextDelta | None = None
+        self._held = TextDelta("")
 
     def feed(self, event: Event) -> Sequence[Event]:
+        if isinstance(event, ReasoningDelta):  # it may come in the middle of a word
+            return (event,)
         if not isinstance(event, TextDelta):
             return [*self.close(), event]
-        text = (self._held.text if self._held else "") + event.text
-        ended = max(text.rfind(" "), text.rfind("\n")) + 1
-        self._held = evolve(event, text=text[ended:])
-        return self.swap(event, evolve(event, text=ADDRESS.sub("[address]", text[:ended])))
+        words, space, word = (self._held.text + event.text).rpartition(" ")
+        self._held = evolve(event, text=word)
+        return self.swap(event, evolve(event, text=ADDRESS.sub("[address]", words) + space))
 
     def close(self) -> Sequence[Event]:
-        held, self._held = self._held, None
-        return self.make(evolve(held, text=ADDRESS.sub("[address]", held.text))) if held else ()
+        held, self._held = self._held, TextDelta("")
+        return self.make(evolve(held, text=ADDRESS.sub("[address]", held.text)))
 
 
 if __name__ == "__main__":
     recipe = Settings().pipeline().insert_after("calls", "redact", RedactAddresses)
-    pieces = [TextDelta("Write to ann@exa"), TextDelta("mple.org or "), TextDelta("call.")]
-    print("".join(e.text for e in recipe.process(pieces) if isinstance(e, TextDelta)))
+    words = [TextDelta(text) for text in ("Write to ann@exa", "mple.org or ", "call.")]
+    print("".join(e.text for e in recipe.process(words) if isinstance(e, TextDelta)))

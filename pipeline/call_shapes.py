@@ -76,6 +76,12 @@ def whole_calls_of(message: Json, *, choice: int = 0, at: float = 0.0) -> list[T
     ]
 
 
+def chat_call(identity: str, name: str, arguments: str) -> dict[str, Any]:
+    """A call as Chat Completions writes it."""
+    function = {"name": name, "arguments": arguments or "{}"}
+    return {"id": identity, "type": "function", "function": function}
+
+
 def _streamed(payload: Json) -> Iterator[dict[str, Any]]:
     kind = text_of(payload.get("type")) or text_of(payload.get("method"))
     if "params" in payload:

@@ -18,6 +18,7 @@ from pipeline.turn import Turn
 
 StageFactory: TypeAlias = Callable[[], Stage | AsyncStage]
 Result = TypeVar("Result")
+GUARD = "guard"
 
 
 def _checked(steps: Iterable[tuple[str, StageFactory]]) -> tuple[tuple[str, StageFactory], ...]:
@@ -36,16 +37,22 @@ def _checked(steps: Iterable[tuple[str, StageFactory]]) -> tuple[tuple[str, Stag
 
 @frozen
 class Pipeline:
-    """An ordered, named, editable recipe of stages. Editing gives a new recipe."""
+    """An ordered, named, editable recipe of stages. Editing gives a new recipe.
+
+    `guard` is the stage that is always on and always last: no edit can remove it or come after it.
+    """
 
     steps: tuple[tuple[str, StageFactory], ...] = field(default=(), converter=_checked)
+    guard: StageFactory | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self.steps)
+        return tuple(name for name, _ in self)
 
     def __iter__(self) -> Iterator[tuple[str, StageFactory]]:
-        return iter(self.steps)
+        yield from self.steps
+        if self.guard is not None:
+            yield GUARD, self.guard
 
     def replace(self, name: str, factory: StageFactory) -> Pipeline:
         """The same recipe with another stage under a name."""
@@ -54,7 +61,8 @@ class Pipeline:
 
     def insert_before(self, name: str, new_name: str, factory: StageFactory) -> Pipeline:
         """The same recipe with one more stage, before a named one."""
-        return self._insert(self._find(name), new_name, factory)
+        at = len(self.steps) if self.guard and name == GUARD else self._find(name)
+        return self._insert(at, new_name, factory)
 
     def insert_after(self, name: str, new_name: str, factory: StageFactory) -> Pipeline:
         """The same recipe with one more stage, after a named one."""
@@ -69,6 +77,10 @@ class Pipeline:
         return evolve(self, steps=(*self.steps[:at], (name, factory), *self.steps[at:]))
 
     def _find(self, name: str) -> int:
+        if self.guard is not None and name == GUARD:
+            raise LookupError(
+                f"{GUARD!r} is always on and always last; insert_before({GUARD!r}, …)"
+            )
         if name in self.names:
             return self.names.index(name)
         known = ", ".join(self.names) or "none at all"
@@ -79,7 +91,7 @@ class Pipeline:
     def open(self, turn: Turn, ledger: Ledger | None = None) -> list[Stage | AsyncStage]:
         """Make the stages of one run, ready to be fed, their books opened in the ledger."""
         stages: list[Stage | AsyncStage] = []
-        for name, factory in self.steps:
+        for name, factory in self:
             stage = factory()
             stage.ledger.name = name
             stage.begin(turn)
@@ -161,11 +173,14 @@ def _start(
     """
     scope = trio.CancelScope()
 
-    async def task() -> None:
-        with scope:
-            await run(*arguments)
+    def take_along() -> None:
         if upstream is not None:
             upstream.cancel()
+
+    async def task() -> None:
+        with scope:
+            await run(*arguments, take_along)
+        take_along()
 
     nursery.start_soon(task)
     return scope
@@ -196,7 +211,9 @@ def _nobody_reads(send: trio.MemorySendChannel[Burst]) -> bool:
     return send.statistics().open_receive_channels == 0
 
 
-async def _run_source(source: Source, send: trio.MemorySendChannel[Burst]) -> None:
+async def _run_source(
+    source: Source, send: trio.MemorySendChannel[Burst], _: Callable[[], None]
+) -> None:
     with send:
         try:
             await source.run(send)
@@ -210,6 +227,7 @@ async def _run_lane(
     receive: trio.MemoryReceiveChannel[Burst],
     send: trio.MemorySendChannel[Burst],
     real_time: bool,
+    leave_upstream: Callable[[], None],
 ) -> None:
     out: Sequence[Event] = ()
     with receive, send:
@@ -220,8 +238,9 @@ async def _run_lane(
                     out = await _take_or_wake(lane, receive)
                 else:
                     out = lane.take(await receive.receive())
-                if lane.done:
-                    receive.close()  # before sending: a slow client must not delay the cut
+                if lane.done:  # before sending: a slow client must not delay the cut
+                    receive.close()
+                    leave_upstream()
                 if out:
                     await send.send(tuple(out))
                     out = ()
@@ -256,6 +275,7 @@ async def _run_async_stage(
     stage: AsyncStage,
     receive: trio.MemoryReceiveChannel[Burst],
     send: trio.MemorySendChannel[Burst],
+    _: Callable[[], None],
 ) -> None:
     with receive, send:
         try:

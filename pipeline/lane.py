@@ -27,9 +27,10 @@ class Lane:
     def wake(self) -> Sequence[Event]:
         """Wake the stages whose deadline is the one that passed."""
         out: list[Event] = []
+        due = self.deadline
         for position, stage in enumerate(self.stages):
-            if stage.deadline <= self.deadline < inf:
-                out += self._pour(_given(stage, stage.wake()), position + 1)
+            if stage.deadline <= due < inf:
+                out += self._pour(_given(stage, _woken(stage)), position + 1)
         self._look()
         return out
 
@@ -69,13 +70,19 @@ def _step(stage: Stage, events: Sequence[Event]) -> Sequence[Event]:
     feed = stage.feed
     for fed, event in enumerate(events):
         if event.at >= stage.deadline:
-            out += stage.wake()
+            out += _woken(stage)
         if stage.done:
             stage.ledger.dropped[LATE] += len(events) - fed
             break
         out += feed(event)
     stage.ledger.taken += len(events)
     return _given(stage, out)
+
+
+def _woken(stage: Stage) -> Sequence[Event]:
+    """Wake a stage once: it is not due again unless it says so."""
+    due, stage.deadline = stage.deadline, inf
+    return stage.wake(due)
 
 
 def _given(stage: Stage, events: Sequence[Event]) -> Sequence[Event]:

@@ -20,6 +20,8 @@ class StageLedger:
     made: int = 0
     folded: Counter[str] = field(factory=Counter[str])
     dropped: Counter[str] = field(factory=Counter[str])
+    notes: Counter[str] = field(factory=Counter[str])
+    """Remarks for the log."""
 
     def count_taken(self, events: int) -> None:
         self.taken += events

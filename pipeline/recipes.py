@@ -48,8 +48,8 @@ def recipe(settings: Settings) -> Pipeline:
             ),
             ("dedup", partial(DedupToolCalls, settings.tool_block_dedup)),
             ("cap", partial(CapToolCalls, settings.tool_block_max)),
-            ("guard", GuardContract),
-        ]
+        ],
+        guard=GuardContract,
     )
 
 

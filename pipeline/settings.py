@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal, NewType, TypeAlias, get_args, get_origin
 
 import attrs
@@ -20,8 +19,9 @@ if TYPE_CHECKING:
 
 CutMode: TypeAlias = Literal["burst", "first"]
 UnknownToolPolicy: TypeAlias = Literal["text", "call", "fail"]
-Group: TypeAlias = Literal["pipeline", "backend"]
+Group: TypeAlias = Literal["pipeline", "source", "backend"]
 
+LARGEST: Final = 1_000_000_000
 Escaped = NewType("Escaped", str)
 """Text in which a variable may write a line break as \\n and a tab as \\t."""
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
@@ -83,7 +83,8 @@ class Settings:
     unknown_tool_policy: UnknownToolPolicy = _flag(
         "PROXY_UNKNOWN_TOOL_POLICY",
         "text",
-        "a textual call of a tool nobody declared: stays text, is a call, or fails the turn",
+        "a call of an undeclared tool: text leaves it in the text it was written in, call forwards "
+        "it, fail fails the turn, over a structured one too",
         stage="calls",
     )
     output_mode: OutputMode = _flag(
@@ -107,6 +108,7 @@ class Settings:
         "",
         "write every backend message and what it was read as to this file (1 means "
         "backend-events.jsonl): for learning what a new backend sends",
+        group="source",
     )
 
     codex_app_server: str = _flag(
@@ -204,7 +206,7 @@ class Settings:
     def __attrs_post_init__(self) -> None:
         for attribute in attrs.fields(Settings):
             value = getattr(self, attribute.name)
-            if isinstance(value, int | float) and not 0 <= value < inf:
+            if isinstance(value, int | float) and not 0 <= value <= LARGEST:
                 raise _bad(attribute, value)
 
     @classmethod
@@ -214,9 +216,9 @@ class Settings:
         values: dict[str, object] = {}
         for attribute in attrs.fields(cls):
             given = overrides.pop(attribute.name, None)
-            if given is None:
-                given = environ.get(attribute.metadata["env"])
-            if given is not None and given != "":
+            if given is None:  # an empty variable is an unset one; an empty argument is meant
+                given = environ.get(attribute.metadata["env"]) or None
+            if given is not None:
                 values[attribute.name] = _structure(attribute, given)
         if overrides:
             raise TypeError(f"no such setting: {', '.join(sorted(overrides))}")
@@ -250,9 +252,9 @@ def choices(attribute: attrs.Attribute[Any]) -> str:
     if kind is bool:
         return "true or false"
     if kind is int:
-        return "a whole number, 0 or more"
+        return "a whole number from 0 to a billion"
     if kind is float:
-        return "a number, 0 or more"
+        return "a number from 0 to a billion"
     if get_origin(kind) is Literal:
         return ", ".join(get_args(kind))
     return "any text"

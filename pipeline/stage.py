@@ -35,9 +35,8 @@ class Stage:
         """Take one event; return those that go on."""
         raise NotImplementedError(f"{type(self).__name__} must define feed(event)")
 
-    def wake(self) -> Sequence[Event]:
-        """The deadline has passed."""
-        self.deadline = inf
+    def wake(self, now: float) -> Sequence[Event]:
+        """The deadline has passed; there is none any more, unless a new one is set."""
         return NOTHING
 
     def close(self) -> Sequence[Event]:
@@ -55,6 +54,10 @@ class Stage:
         """Take an event into something that comes out later, or already did."""
         self.ledger.folded[reason] += 1
         return NOTHING
+
+    def note(self, text: str) -> None:
+        """Leave a remark in the books, for the log."""
+        self.ledger.notes[text] += 1
 
     def make(self, *events: Event) -> Sequence[Event]:
         """Add events that were not in the input."""

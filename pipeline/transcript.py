@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from math import inf, isfinite
-from typing import Any, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import msgspec
 
 from pipeline.loose_json import is_json
 
 LONGEST_LINE: Final = 64 * 1024 * 1024
+LONGEST_SKIP: Final = 1024 * 1024 * 1024
 _SSE_FIELDS: Final = (b"event:", b"id:", b"retry:", b":")
 _NUMBER: Final = (int, float)
 _decode: Final = msgspec.json.Decoder().decode
@@ -40,6 +41,9 @@ def read_records(lines: Iterable[bytes]) -> Iterator[Record]:
             continue
         line = raw.strip(b"\r\n\t \xef\xbb\xbf")
         if line.startswith(b"data:"):
+            if data and _is_whole(data):  # some write no blank line between events
+                yield _record(number - 1, b"\n".join(data))
+                data.clear()
             data.append(line[5:].strip())
             continue
         if data and not line.startswith(_SSE_FIELDS):
@@ -49,6 +53,30 @@ def read_records(lines: Iterable[bytes]) -> Iterator[Record]:
             yield _record(number, line)
     if data:
         yield _record(number, b"\n".join(data))
+
+
+def _is_whole(data: list[bytes]) -> bool:
+    try:
+        _decode(b"\n".join(data))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return data == [b"[DONE]"]
+    return True
+
+
+def bounded_lines(file: BinaryIO) -> Iterator[bytes]:
+    """A file's lines, of which none takes more memory than the longest allowed one.
+
+    The rest of a longer line is passed over; ValueError if it never ends.
+    """
+    while line := file.readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE and not line.endswith(b"\n"):
+            for _ in range(LONGEST_SKIP // LONGEST_LINE):
+                rest = file.readline(LONGEST_LINE)
+                if not rest or rest.endswith(b"\n"):
+                    break
+            else:
+                raise ValueError("a line never ends")
+        yield line
 
 
 def _record(number: int, line: bytes) -> Record:

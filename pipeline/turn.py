@@ -49,6 +49,7 @@ class Turn:
     legacy_functions: bool = False
     include_usage: bool = False
     output_mode: OutputMode | None = None
+    stream: bool | None = None
 
     @property
     def tool_names(self) -> frozenset[str]:

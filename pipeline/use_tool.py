@@ -27,6 +27,7 @@ _OPENING: Final = re.compile(
 )
 _ATTRIBUTE: Final = re.compile(r"""([\w.-]+)\s*=\s*(?:"([^"]*)"|'([^']*)')""", re.DOTALL)
 _ELEMENT: Final = re.compile(r"\s*<([^\s<>/]+)>")
+_QUOTE: Final = re.compile(r'(?<!\\)(?:\\\\)*"')
 _ITEM: Final = re.compile(r"\s*<item>(.*?)</item>\s*", re.DOTALL)
 _CLOSING: Final = "</use_tool>"
 _ARGUMENT_KEYS: Final = ("arguments", "args", "parameters", "input")
@@ -86,6 +87,28 @@ def _read_json_body(name: str, body: str) -> WrittenCall | None:
     if not name:
         return read_json_call(body)
     return WrittenCall(name, body) if _is_json(body, "{") else None
+
+
+def use_tool_goes_on(block: str) -> bool:
+    """Whether the closing tag at the block's end stands inside a value that is not closed yet."""
+    opening = _OPENING.match(block)
+    if opening is None:
+        return False
+    body = block[opening.end() : -len(_CLOSING)]
+    if body.lstrip().startswith("{"):
+        return json_goes_on(body)
+    position = 0
+    while (element := _ELEMENT.match(body, position)) is not None:
+        end = body.find(f"</{element[1]}>", element.end())
+        if end < 0:
+            return True
+        position = end + len(element[1]) + 3
+    return False
+
+
+def json_goes_on(text: str) -> bool:
+    """Whether the text ends inside a JSON string."""
+    return len(_QUOTE.findall(text)) % 2 == 1
 
 
 def read_sentinel(block: str, _: FindTool = lambda _: None) -> WrittenCall | None:

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 from attrs import Factory, define, frozen
 
+from pipeline.call_shapes import chat_call
 from pipeline.errors import Failure
 from pipeline.events import Event, Failed, ReasoningDelta, TextDelta, ToolCall, TurnEnd, Usage
 from pipeline.use_tool import write_use_tool
@@ -149,8 +150,7 @@ class ChatAnswer:
 
 def call_object(call: ToolCall) -> dict[str, Any]:
     """A call as both forms of the answer write it."""
-    function = {"name": call.name, "arguments": call.arguments or "{}"}
-    return {"id": call.call_id, "type": "function", "function": function}
+    return chat_call(call.call_id, call.name, call.arguments)
 
 
 class UnfinishedTurnError(RuntimeError):

@@ -14,7 +14,7 @@ import trio
 from pipeline.errors import UsageError
 from pipeline.events import Burst, Event
 from pipeline.stage import Send
-from pipeline.transcript import Record, read_records
+from pipeline.transcript import Record, bounded_lines, read_records
 from sources.decode.turn_decoder import TurnDecoder
 
 LINES_PER_BURST: Final = 64
@@ -29,10 +29,12 @@ class Watcher(Protocol):
 class Replay:
     """Plays a transcript: with `speed` None as fast as it goes, else so many times as fast.
 
-    At full speed events keep the recording's own stamps, so that every decision about time is
-    the recording's. `pace` is the least time between two messages that mean something, for
-    recordings that were made faster than anybody can watch.
+    Events keep the recording's own stamps however fast they are played, so that every decision
+    about time is the recording's. `pace` is the least time between two messages that mean
+    something, for recordings that were made faster than anybody can watch.
     """
+
+    real_time = False
 
     def __init__(
         self,
@@ -48,54 +50,62 @@ class Replay:
         self._watch = watch
         self.decoder = TurnDecoder()
 
-    @property
-    def real_time(self) -> bool:
-        return self._speed is not None or self._pace > 0
-
     async def run(self, send: Send) -> None:
         with open_transcript(self._path) as file:
-            records = read_records(file)
-            if self.real_time:
-                await self._in_time(records, send)
+            if self._speed is not None or self._pace:
+                await self._in_time(self._records(file), send)
             else:
-                await self._at_once(records, send)
+                await self._at_once(file, send)
         if not self.decoder.recognized:
             raise foreign(self._path)
 
     def events(self) -> Iterator[Burst]:
         """The decoded bursts without trio: what `run` sends at full speed."""
         with open_transcript(self._path) as file:
-            yield from self._bursts(read_records(file))
+            yield from self._bursts(file)
         if not self.decoder.recognized:
             raise foreign(self._path)
 
-    def _bursts(self, records: Iterator[Record]) -> Iterator[Burst]:
+    def _records(self, file: BinaryIO) -> Iterator[Record]:
+        try:
+            yield from read_records(bounded_lines(file))
+        except OSError as error:
+            raise UsageError(f"{self._path}: cannot be read: {error.strerror}") from None
+        except ValueError as error:
+            raise UsageError(f"{self._path}: is no transcript: {error}") from None
+
+    def _bursts(self, file: BinaryIO) -> Iterator[Burst]:
         at = 0.0
-        while batch := list(islice(records, LINES_PER_BURST)):
+        # A pipe is read line by line: never wait to fill a burst.
+        size = LINES_PER_BURST if file.seekable() else 1
+        records = self._records(file)
+        while batch := list(islice(records, size)):
             burst: list[Event] = []
             for record in batch:
-                at = at if record.at is None else record.at
+                at = at if record.at is None else max(at, record.at)
                 burst += self._decode(record, at)
             if burst:
                 yield tuple(burst)
 
-    async def _at_once(self, records: Iterator[Record], send: Send) -> None:
-        for burst in self._bursts(records):
+    async def _at_once(self, file: BinaryIO, send: Send) -> None:
+        for burst in self._bursts(file):
             await send.send(burst)
 
     async def _in_time(self, records: Iterator[Record], send: Send) -> None:
-        now = trio.current_time()
+        due = trio.current_time()
+        at = 0.0
         recorded: float | None = None
         for record in records:
             if record.at is not None:
                 if recorded is not None and self._speed:
-                    now += max(0.0, record.at - recorded) / self._speed
+                    due += max(0.0, record.at - recorded) / self._speed
                 recorded = record.at
-            burst = tuple(self._decode(record, now))
+                at = max(at, recorded)
+            burst = tuple(self._decode(record, at))
             if burst:
-                await trio.sleep_until(now)
+                await trio.sleep_until(due)
                 await send.send(burst)
-                now = max(now, trio.current_time()) + self._pace
+                due = max(due, trio.current_time()) + self._pace
 
     def _decode(self, record: Record, at: float) -> Iterable[Event]:
         before = self.decoder.dropped.copy() if self._watch else None

@@ -20,6 +20,7 @@ from pipeline.events import (
 )
 from pipeline.stage import Stage
 from pipeline.turn import OutputMode, Turn
+from stages.drop_mcp_noise import BACKEND_TOOLS
 from stages.tool_calls.aggregator import AggregatorLimitError, ToolCallAggregator
 from stages.tool_calls.scanner import Block, BlockScanner, Piece
 
@@ -51,7 +52,8 @@ class AggregateToolCalls(Stage):
 
     def begin(self, turn: Turn) -> None:
         self._turn = turn
-        self._aggregator = ToolCallAggregator(turn.tools)
+        ignored = BACKEND_TOOLS - turn.tool_names
+        self._aggregator = ToolCallAggregator(turn.tools, ignored=ignored)
         # Without tools and without a mode asked for, the text is the client's own to read.
         asked = (turn.output_mode or self._output_mode) != "auto" and self._policy == "call"
         if turn.tools or asked:
@@ -84,7 +86,7 @@ class AggregateToolCalls(Stage):
             news = (
                 self._aggregator.add(event)
                 if isinstance(event, ToolCall)
-                else self._aggregator.ingest((event,)).updated
+                else self._aggregator.ingest((event,))
             )
         except AggregatorLimitError as limit:
             self.drop(event, "over a limit")
@@ -103,6 +105,8 @@ class AggregateToolCalls(Stage):
         for call in calls:
             if not self._forwards(call.name):
                 return [*out, *self._fail_unknown(call.name, call)]
+            if call.name not in self._turn.tool_names:
+                self.note(f"forwarded a call of {call.name:.80}, which the client did not declare")
             out += self.make(call)
         return out
 
@@ -114,6 +118,8 @@ class AggregateToolCalls(Stage):
 
         A call without a last word is whole if the response is, and was cut off if it is not.
         """
+        in_block = self._scanner is not None and self._scanner.in_block
+        self._cut_off = self._cut_off or (in_block and not complete)
         out = [*self._flush(event.at)]
         lost = self._aggregator.finish(event.choice, complete=complete)
         if not self.done:

@@ -44,9 +44,10 @@ class CutAfterTools(Stage):
         self._calling = False
         self._tail: list[Event] = []
         self._now = 0.0
+        self._choice = 0
 
     def feed(self, event: Event) -> Sequence[Event]:
-        self._now = event.at
+        self._now, self._choice = event.at, event.choice
         match event:
             case ToolCall():
                 return self._call(event)
@@ -66,8 +67,8 @@ class CutAfterTools(Stage):
             case _:
                 return (event,)
 
-    def wake(self) -> Sequence[Event]:
-        self._now = self.deadline
+    def wake(self, now: float) -> Sequence[Event]:
+        self._now = now
         return self._cut()
 
     def close(self) -> Sequence[Event]:
@@ -88,7 +89,7 @@ class CutAfterTools(Stage):
         self.done = True
         self.deadline = inf
         self._drop_tail()
-        return self.make(TurnEnd("tool_calls", at=self._now))
+        return self.make(TurnEnd("tool_calls", choice=self._choice, at=self._now))
 
     def _drop_tail(self) -> None:
         for event in self._tail:

@@ -20,6 +20,7 @@ BACKEND_TOOLS: Final = frozenset(
     }
 )
 """What Codex 0.89 offers its model even with every tool switched off, and answers itself."""
+OWN_CALL: Final = "the backend's own MCP call"
 # Codex writes: resources/list failed: unknown MCP server 'obsidian'
 _MCP_FAILURE: Final = re.compile(
     r"(resources/(templates/)?(list|read)|tools/(list|call)) failed:|unknown MCP server\b"
@@ -42,11 +43,13 @@ class DropMcpNoise(Stage):
 
     def feed(self, event: Event) -> Sequence[Event]:
         match event:
-            case ToolCall() | ToolCallFragment() if event.name in self._own_tools:
-                self._dropped_calls.update({event.call_id, getattr(event, "key", event.call_id)})
-                return self.drop(event, "the backend's own MCP call")
-            case ToolCallFragment() if event.key in self._dropped_calls:
-                return self.drop(event, "the backend's own MCP call")
+            case ToolCall() if event.name in self._own_tools:
+                self._dropped_calls.add(event.call_id)
+                return self.drop(event, OWN_CALL)
+            case ToolCallFragment() if event.name in self._own_tools:
+                # The aggregator drops these: it knows the pieces that came before the name.
+                self._dropped_calls.add(event.call_id)
+                return (event,)
             case ToolOutput() if event.call_id in self._dropped_calls:
                 return self.drop(event, "the output of the backend's own MCP call")
             case ToolOutput() if _MCP_FAILURE.match(event.output):

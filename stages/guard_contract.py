@@ -10,6 +10,8 @@ from pipeline.events import (
     CallProgress,
     Event,
     Failed,
+    ReasoningDelta,
+    TextDelta,
     ToolCall,
     ToolCallFragment,
     TurnEnd,
@@ -17,11 +19,12 @@ from pipeline.events import (
 from pipeline.stage import Stage
 
 RULES = {
-    "known-events": "only the events of pipeline.events may leave the last stage",
+    "known-events": "only the events of pipeline.events may leave the last stage, text as strings",
     "whole-calls": "a call has an id, a name and all of its arguments",
     "unique-call-ids": "no two calls have the same id",
     "dense-indices": "calls are numbered 0, 1, 2, … in the order they leave",
     "failure-is-final": "after a failure only the end of the turn may follow",
+    "one-choice": "all events of a turn are of the same choice",
     "one-end": "every turn ends, once",
 }
 
@@ -37,8 +40,16 @@ class GuardContract(Stage):
         super().__init__()
         self._ids: set[str] = set()
         self._failed = False
+        self._choice: int | None = None
+        self._now = 0.0
 
     def feed(self, event: Event) -> Sequence[Event]:
+        if type(event) not in EVENT_TYPES:
+            return self._violation("known-events", event)
+        self._choice = event.choice if self._choice is None else self._choice
+        if event.choice != self._choice:
+            return self._violation("one-choice", event)
+        self._now = event.at
         match event:
             case TurnEnd():
                 self.done = True
@@ -53,21 +64,28 @@ class GuardContract(Stage):
             case Failed():
                 self._failed = True
                 return (event,)
-            case _ if type(event) in EVENT_TYPES:
-                return (event,)
-            case _:
+            case TextDelta() | ReasoningDelta() if type(event.text) is not str:
                 return self._violation("known-events", event)
+            case _:
+                return (event,)
 
     def close(self) -> Sequence[Event]:
-        """The input ended and no end was seen: the backend went away in the middle of the turn."""
+        """The input ended and no end was seen: whoever was to send it went away."""
         self.done = True
+        self.note("contract: one-end")
         failure = Failure(
-            "the backend's stream ended before the turn did; send the request again",
+            "the turn never ended: the backend's stream broke off, or a stage lost its end; "
+            "send the request again",
             status=502,
             type="server_error",
             code="stream_ended_early",
         )
-        return self.make(*([] if self._failed else [Failed(failure)]), TurnEnd("failed"))
+        return self._end([] if self._failed else [failure])
+
+    def _end(self, failures: Sequence[Failure]) -> Sequence[Event]:
+        choice = self._choice or 0
+        failed = [Failed(failure, choice, self._now) for failure in failures]
+        return self.make(*failed, TurnEnd("failed", choice=choice, at=self._now))
 
     def _broken_by(self, call: ToolCall) -> str | None:
         if not (call.call_id and call.name and call.arguments):
@@ -89,5 +107,4 @@ class GuardContract(Stage):
             type="server_error",
             code="contract_violation",
         )
-        at = getattr(event, "at", 0.0)
-        return self.make(Failed(failure, at=at), TurnEnd("failed", at=at))
+        return self._end([failure])

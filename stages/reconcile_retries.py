@@ -30,6 +30,8 @@ class _Spoken:
         self._parts: list[str] = []
         self._expected = ""
         self._at = 0
+        self._items: list[str] = []
+        self._known_as: dict[str, str] = {}
 
     @property
     def behind(self) -> bool:
@@ -39,6 +41,16 @@ class _Spoken:
     def restart(self) -> None:
         self._expected = "".join(self._parts)
         self._at = 0
+        self._known_as = {}
+
+    def item(self, item_id: str) -> str:
+        """The id that the first attempt had for an item: the second gives it another one."""
+        if item_id not in self._known_as:
+            place = len(self._known_as)
+            if place == len(self._items):
+                self._items.append(item_id)
+            self._known_as[item_id] = self._items[place]
+        return self._known_as[item_id]
 
     def say(self, text: str) -> str | None:
         """The part of the text that is new; None when it departs from what was said."""
@@ -116,12 +128,15 @@ class ReconcileRetries(Stage):
 
     def _say(self, spoken: _Spoken, event: TextDelta | ReasoningDelta) -> Sequence[Event] | None:
         """The event, or what is new of it; None when it departs from what was said."""
+        item_id = spoken.item(event.item_id)
         new = spoken.say(event.text)
         if new is None:
             return None
-        if new == event.text:
+        if new == event.text and item_id == event.item_id:
             return (event,)
-        return self.swap(event, evolve(event, text=new)) if new else self.fold(event, AGAIN)
+        if not new:
+            return self.fold(event, AGAIN)
+        return self.swap(event, evolve(event, text=new, item_id=item_id))
 
     def _call(self, event: ToolCall) -> Sequence[Event]:
         said = self._said
@@ -145,4 +160,7 @@ class ReconcileRetries(Stage):
             code="answer_changed_on_retry",
         )
         self.drop(event, "departs from the first answer")
-        return self.make(Failed(failure, at=event.at), TurnEnd("failed", at=event.at))
+        return self.make(
+            Failed(failure, event.choice, event.at),
+            TurnEnd("failed", choice=event.choice, at=event.at),
+        )

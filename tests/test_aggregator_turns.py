@@ -236,7 +236,7 @@ def test_a_call_that_was_given_out_does_not_change_any_more() -> None:
     aggregator = ToolCallAggregator()
     aggregator.ingest([part("k0", "c0", "{}", name="f", done=True)])
     assert len(aggregator.take_ready()) == 1
-    assert not aggregator.ingest([part("k0", "c0", "more", done=True)]).updated
+    assert not aggregator.ingest([part("k0", "c0", "more", done=True)])
     assert aggregator.snapshot() == (ToolCallRecord("c0", "f", "{}", complete=True),)
 
 
@@ -358,3 +358,26 @@ def test_a_legacy_call_streamed_and_then_told_whole_is_one() -> None:
     aggregator.ingest_delta({"function_call": {"name": "f", "arguments": '{"a"'}})
     aggregator.ingest_message({"function_call": {"name": "f", "arguments": '{"a":1}'}})
     assert [call.arguments for call in aggregator.snapshot()] == ['{"a":1}']
+
+
+def test_arguments_that_come_before_two_names_go_to_their_own_calls() -> None:
+    aggregator = ToolCallAggregator()
+    for arguments in ("{}", '{"a":1}'):
+        aggregator.ingest_delta(
+            {"type": "response.function_call_arguments.delta", "item_id": "i1", "delta": arguments}
+        )
+        aggregator.ingest_delta(
+            {
+                "type": "response.function_call_arguments.done",
+                "item_id": "i1",
+                "arguments": arguments,
+            }
+        )
+    parts = [
+        {"type": "tool_use", "id": "c1", "name": "s"},
+        {"type": "tool_use", "id": "c2", "name": "z"},
+    ]
+    item_done = {"type": "message", "id": "i1", "content": parts}
+    aggregator.ingest_delta({"type": ITEM_DONE, "item": item_done})
+    found = [(call.call_id, call.name, call.arguments) for call in aggregator.snapshot()]
+    assert found == [("c1", "s", "{}"), ("c2", "z", '{"a":1}')]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import inf
+from collections.abc import Sequence
 
 import pytest
 import trio
@@ -12,10 +11,9 @@ import trio.testing
 from pipeline.chain import Pipeline
 from pipeline.errors import Failure, ProxyError
 from pipeline.events import Burst, Event, Failed, TextDelta, TurnEnd
-from pipeline.lane import LATE, UNREAD
+from pipeline.lane import LATE, UNREAD, Lane
 from pipeline.ledger import UNEXPLAINED, Ledger
 from pipeline.stage import AsyncStage, Receive, Send, Stage
-from pipeline.turn import Turn
 from sinks.collect import Collect
 from sources.replay import Listed
 
@@ -58,8 +56,7 @@ class Hold(Stage):
         self.held.append(event)
         return ()
 
-    def wake(self) -> Sequence[Event]:
-        self.deadline = inf
+    def wake(self, now: float) -> Sequence[Event]:
         return self.close()
 
     def close(self) -> Sequence[Event]:
@@ -82,59 +79,6 @@ def texts(events: Sequence[Event]) -> str:
 
 def letters(word: str) -> list[Event]:
     return [TextDelta(letter) for letter in word]
-
-
-# -- the recipe ----------------------------------------------------------------------------------
-
-
-def test_a_recipe_is_edited_by_name_and_the_old_one_stays() -> None:
-    recipe = Pipeline([("noise", Pass), ("dedup", Pass), ("cap", Pass)])
-    edited = (
-        recipe.replace("dedup", Shout).insert_after("noise", "loud", Shout).without("cap")
-    ).insert_before("noise", "first", Pass)
-    assert edited.names == ("first", "noise", "loud", "dedup")
-    assert dict(edited.steps)["dedup"] is Shout
-    assert recipe.names == ("noise", "dedup", "cap")
-
-
-EDITS: dict[str, Callable[[Pipeline], Pipeline]] = {
-    "replace": lambda recipe: recipe.replace("nose", Pass),
-    "without": lambda recipe: recipe.without("nose"),
-    "insert_before": lambda recipe: recipe.insert_before("nose", "new", Pass),
-    "insert_after": lambda recipe: recipe.insert_after("nose", "new", Pass),
-}
-
-
-@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
-def test_an_unknown_name_lists_the_names(edit: Callable[[Pipeline], Pipeline]) -> None:
-    with pytest.raises(LookupError, match=r"'nose'.*noise, cap"):
-        edit(Pipeline([("noise", Pass), ("cap", Pass)]))
-
-
-def test_two_stages_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="two stages are named 'a'"):
-        Pipeline([("a", Pass), ("b", Pass)]).insert_after("b", "a", Shout)
-
-
-def test_a_stage_object_instead_of_a_factory_is_refused() -> None:
-    with pytest.raises(TypeError, match="give the class"):
-        Pipeline([("a", Pass())])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
-
-
-def test_process_refuses_a_stage_that_awaits() -> None:
-    with pytest.raises(TypeError, match="'double'"):
-        Pipeline([("double", AsyncDouble)]).process([])
-
-
-def test_a_stage_learns_what_the_client_asked_before_it_is_fed() -> None:
-    told: list[str] = []
-
-    class Listening(Pass):
-        def begin(self, turn: Turn) -> None:
-            told.append(turn.model)
-
-    Pipeline([("listening", Listening)]).process([], Turn(model="m"))
-    assert told == ["m"]
 
 
 # -- running as tasks ----------------------------------------------------------------------------
@@ -372,9 +316,86 @@ async def test_recorded_time_decides_though_no_time_passes(fuse: bool) -> None:
 async def test_recorded_deadlines_are_never_waited_for(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
+    class Slow:
+        """Recorded time stands still while the reader of the file takes five seconds."""
+
+        real_time = False
+
+        async def run(self, send: Send) -> None:
+            await send.send((TextDelta("a", at=trio.current_time()),))
+            await trio.sleep(5)
+
+    class Timed:
+        async def run(self, receive: Receive) -> float:
+            await receive.receive()
+            return trio.current_time()
+
     start = trio.current_time()
-    await Pipeline([("hold", Hold)]).run(Listed([TextDelta("a", at=start)]), Collect())
-    assert trio.current_time() == start
+    assert await Pipeline([("hold", Hold)]).run(Slow(), Timed()) == pytest.approx(start + 5)
+
+
+async def test_the_cut_of_a_waiting_source_does_not_wait_for_a_slow_client_either(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    source = Waiting()
+
+    class Slow:
+        async def run(self, receive: Receive) -> bool:
+            await trio.sleep(5)
+            left = source.left_because is not None
+            async for _ in receive:
+                pass
+            return left
+
+    recipe = Pipeline([("a", Pass), ("stop", lambda: StopAfter(1)), ("b", Pass)])
+    assert await recipe.run(source, Slow(), fuse=True)
+
+
+def test_a_fused_lane_wakes_only_the_stages_that_are_due() -> None:
+    woken: list[str] = []
+
+    class Timed(Pass):
+        def __init__(self, name: str, deadline: float) -> None:
+            super().__init__()
+            self._name, self.deadline = name, deadline
+
+        def wake(self, now: float) -> Sequence[Event]:
+            woken.append(f"{self._name} at {now:g}")
+            return (TextDelta(self._name, at=now),)
+
+    lane = Lane([Timed("early", 1.0), Timed("late", 5.0)])
+    lane.take([TextDelta("a", at=0.0)])
+    lane.wake()
+    assert woken == ["early at 1"]
+    lane.wake()
+    assert woken == ["early at 1", "late at 5"]
+
+
+async def test_a_stage_that_forgets_its_deadline_is_woken_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    woken: list[float] = []
+
+    class Forgetful(Pass):
+        def feed(self, event: Event) -> Sequence[Event]:
+            self.deadline = event.at + 1.0
+            return (event,)
+
+        def wake(self, now: float) -> Sequence[Event]:
+            woken.append(now)
+            return ()
+
+    class Quiet:
+        real_time = True
+
+        async def run(self, send: Send) -> None:
+            await send.send((TextDelta("x", at=trio.current_time()),))
+            await trio.sleep(10)
+
+    start = trio.current_time()
+    with trio.fail_after(60):
+        await Pipeline([("forgetful", Forgetful)]).run(Quiet(), Collect())
+    assert woken == [pytest.approx(start + 1.0)]
 
 
 async def test_a_stage_may_await(autojump_clock: trio.testing.MockClock) -> None:
@@ -420,13 +441,18 @@ async def test_what_came_after_the_end_is_entered_as_late() -> None:
 
 
 async def test_what_nobody_read_is_entered_as_unread() -> None:
+    class OneBurst:
+        async def run(self, receive: Receive) -> Burst:
+            burst = await receive.receive()
+            await trio.testing.wait_all_tasks_blocked()
+            return burst
+
     ledger = Ledger()
-    recipe = Pipeline([("hold", Hold), ("a", Pass), ("stop", lambda: StopAfter(1))])
-    await recipe.run(Listed(letters("a"), letters("b")), Collect(), ledger=ledger)
-    await recipe.without("hold").run(Listed(letters("ab"), letters("c")), Collect(), ledger=ledger)
-    for books in ledger:
-        assert books.difference == 0
-    assert UNREAD in ledger.stages[-2].dropped
+    recipe = Pipeline([("a", Pass)])
+    await recipe.run(Listed(letters("a"), letters("bc")), OneBurst(), ledger=ledger)
+    assert ledger["a"].dropped == {UNREAD: 2}
+    assert ledger["a"].difference == 0
+    assert ledger["a"].given == ledger.delivered == 1
 
 
 def test_the_ledger_of_an_unknown_stage_lists_the_known() -> None:

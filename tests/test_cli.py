@@ -171,7 +171,7 @@ def test_a_turn_that_fails_in_the_middle_exits_1_too(pipeline: Command) -> None:
     assert done.stdout.endswith(b"data: [DONE]\n\n")
 
 
-def test_speed_1_takes_as_long_as_the_recording_and_gives_the_same(
+def test_speed_and_pace_change_nothing_but_the_time(
     pipeline: Command, tmp_path: Path
 ) -> None:
     lines = [

@@ -155,6 +155,8 @@ def test_tasks_and_plain_processing_agree(
         recipe = chosen.pipeline()
         collected = await recipe.run(Listed(*bursts), Collect(), turn, ledger=ledger, fuse=fuse)
         assert all(books.difference == 0 for books in ledger)
+        for before, after in pairwise(ledger.stages):
+            assert before.given == after.taken
         assert ledger.delivered == len(collected)
         return collected
 

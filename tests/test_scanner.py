@@ -329,3 +329,18 @@ def test_what_stands_in_quotes_or_is_only_mentioned_ends_no_block(block: str) ->
         scanner = BlockScanner(DEFAULT_PATTERNS)
         found = [piece for text in pieces for piece in scanner.feed(text)]
         assert [piece.text for piece in found if isinstance(piece, Block)] == [block]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        '<tool_call>{"name":"s","arguments":{"q":"the </tool_call> tag"}}</tool_call>',
+        "<use_tool><name>s</name><q>end with </use_tool></q></use_tool>",
+        '<use_tool>{"name":"s","arguments":{"q":"</use_tool>"}}</use_tool>',
+    ],
+)
+def test_a_closing_tag_inside_a_value_closes_nothing(block: str) -> None:
+    for pieces in ([block], list(block)):
+        scanner = BlockScanner(DEFAULT_PATTERNS)
+        found = [piece for text in pieces for piece in scanner.feed(text)]
+        assert [piece.text for piece in found if isinstance(piece, Block)] == [block]

@@ -52,10 +52,12 @@ def test_a_variable_is_read(variable: str, value: str, name: str, read: object) 
     [
         ("PROXY_STOP_AFTER_TOOLS", "maybe", "true or false"),
         ("PROXY_STOP_AFTER_TOOLS_MODE", "last", "burst, first"),
-        ("PROXY_STOP_AFTER_TOOLS_GRACE_MS", "soon", "a whole number, 0 or more"),
-        ("PROXY_STOP_AFTER_TOOLS_GRACE_MS", "-1", "a whole number, 0 or more"),
-        ("PROXY_TOOL_BLOCK_MAX", "1.5", "a whole number, 0 or more"),
-        ("PROXY_TOOL_BLOCK_MAX", "-2", "a whole number, 0 or more"),
+        ("PROXY_STOP_AFTER_TOOLS_GRACE_MS", "soon", "a whole number from 0 to a billion"),
+        ("PROXY_STOP_AFTER_TOOLS_GRACE_MS", "-1", "a whole number from 0 to a billion"),
+        ("PROXY_TOOL_BLOCK_MAX", "1" + "0" * 400, "a whole number from 0 to a billion"),
+        ("CODEX_IDLE_TIMEOUT_S", "nan", "a number from 0 to a billion"),
+        ("PROXY_TOOL_BLOCK_MAX", "1.5", "a whole number from 0 to a billion"),
+        ("PROXY_TOOL_BLOCK_MAX", "-2", "a whole number from 0 to a billion"),
         ("PROXY_UNKNOWN_TOOL_POLICY", "ignore", "text, call, fail"),
         ("PROXY_OUTPUT_MODE", "xml", "auto, openai-json, obsidian-xml"),
     ],
@@ -71,6 +73,10 @@ def test_a_bad_value_names_the_flag_the_value_and_the_choices(
 
 def test_an_empty_variable_is_an_unset_one() -> None:
     assert Settings.from_env({"PROXY_TOOL_BLOCK_MAX": ""}) == Settings()
+
+
+def test_an_empty_argument_is_meant() -> None:
+    assert Settings.from_env({}, tool_block_delimiter="").tool_block_delimiter == ""
 
 
 def test_an_argument_wins_over_its_variable() -> None:

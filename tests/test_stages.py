@@ -27,6 +27,7 @@ from pipeline.events import (
     Usage,
 )
 from pipeline.ledger import Ledger
+from pipeline.settings import Settings
 from pipeline.stage import Stage
 from pipeline.turn import Tool, Turn
 from stages.aggregate_tool_calls import AggregateToolCalls
@@ -87,11 +88,17 @@ def test_a_client_that_declares_such_a_tool_gets_its_calls() -> None:
     assert through(DropMcpNoise, own, END, turn=turn) == [own, END]
 
 
-def test_streamed_pieces_of_the_backends_own_calls_are_dropped() -> None:
+@pytest.mark.parametrize("name_last", [False, True])
+def test_streamed_pieces_of_the_backends_own_calls_are_dropped(name_last: bool) -> None:
     begun = ToolCallFragment("fc_1", "call_m", "list_mcp_resources")
-    piece = ToolCallFragment("fc_1", arguments='{"server":')
-    other = ToolCallFragment("fc_2", "call_o", "other")
-    assert through(DropMcpNoise, begun, piece, other, END) == [other, END]
+    piece = ToolCallFragment("fc_1", whole='{"server":"x"}', done=True)
+    other = ToolCallFragment("fc_2", "call_o", "s", whole="{}", done=True)
+    turn = Turn(tools=(Tool("s"),))
+    pieces = [piece, begun] if name_last else [begun, piece]
+    output = ToolOutput("call_m", "whatever")
+    out = Settings().pipeline().process([*pieces, other, output, ResponseEnd(), END], turn)
+    assert [(e.name, e.index) for e in out if isinstance(e, ToolCall)] == [("s", 0)]
+    assert output not in out
 
 
 def test_start_up_notices_are_dropped_and_everything_else_passes() -> None:
@@ -165,6 +172,28 @@ def test_another_call_after_a_retry_fails_the_turn(second: ToolCall) -> None:
 def test_a_call_where_text_was_expected_fails_the_turn() -> None:
     out = through(ReconcileRetries, TextDelta("Hi"), RetryNotice(), call("a"), END)
     assert failure_code(out) == "answer_changed_on_retry"
+    assert not any(isinstance(event, ToolCall) for event in out)
+
+
+def test_a_turn_that_ends_before_its_second_answer_caught_up_fails() -> None:
+    out = through(ReconcileRetries, TextDelta("Hello"), RetryNotice(), TextDelta("Hel"), END)
+    assert failure_code(out) == "answer_changed_on_retry"
+
+
+def test_a_block_that_a_retry_tells_under_another_id_is_one_call() -> None:
+    block = "Hm. <use_tool><name>s</name><q>hello</q></use_tool>"
+    turn = Turn(tools=(Tool("s"),))
+    for cut in range(len(block)):
+        events: list[Event] = [
+            TextDelta(block[:cut] or "H", "m1"),
+            RetryNotice(),
+            TextDelta(block[:30], "m2"),
+            TextDelta(block[30:], "m2"),
+            END,
+        ]
+        out = Settings().pipeline().process(events, turn)
+        assert [e.arguments for e in out if isinstance(e, ToolCall)] == ['{"q":"hello"}']
+        assert text_of(out) == "Hm. "
 
 
 def test_reasoning_that_departs_is_left_out_and_the_answer_goes_on() -> None:
@@ -344,6 +373,7 @@ class Foreign:
 
 
 BROKEN: dict[str, list[object]] = {
+    "one-choice": [TextDelta("a"), TextDelta("b", choice=1)],
     "dense-indices": [call("a"), call("b", index=2)],
     "unique-call-ids": [call("a"), call("a", index=1)],
     "whole-calls": [ToolCallFragment("fc_1", "call_a", "a")],

@@ -16,6 +16,7 @@ import trio
 from attrs import define, field
 
 from pipeline.cli.flags import add_settings, settings_from
+from pipeline.errors import UsageError
 from pipeline.events import Burst, Event
 from pipeline.lane import Lane
 from pipeline.recipes import chat_options
@@ -84,7 +85,10 @@ def run(options: argparse.Namespace) -> int:
     _report(arms, growth)
     if options.json:
         figures = {arm.name: {"median_us": arm.median, "iqr_us": arm.spread} for arm in arms}
-        Path(options.json).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        try:
+            Path(options.json).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{options.json}: cannot be written: {error.strerror}") from None
     return 0
 
 

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from pipeline.cli.flags import add_request, add_settings, settings_from, turn_from
+from pipeline.cli.flags import add_request, add_settings, open_dump, settings_from, turn_from
 from pipeline.cli.terminal import Paint
 from pipeline.events import Event
 from pipeline.lane import Lane
 from pipeline.ledger import Ledger, StageLedger
 from pipeline.stage import Stage
 from pipeline.transcript import Record
-from sources.replay import Replay
+from sources.replay import Replay, Watcher
 
 HELP = "show, event by event, what each stage did and why"
 DESCRIPTION = """\
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--all", action="store_true", help="also show messages that say nothing to a client"
     )
     add_request(parser)
-    add_settings(parser)
+    add_settings(parser, "pipeline", "source")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -44,10 +44,11 @@ def run(options: argparse.Namespace) -> int:
             print(f"== {path}")
         ledger = Ledger()
         stages = [s for s in settings.pipeline().open(turn, ledger) if isinstance(s, Stage)]
-        story = Explanation(stages, show_all=options.all)
-        source = Replay(path, watch=story)
-        for _ in source.events():
-            pass
+        with open_dump(settings) as dump:
+            story = Explanation(stages, show_all=options.all, then=dump)
+            source = Replay(path, watch=story)
+            for _ in source.events():
+                pass
         story.end()
         print_ledger(ledger, source.decoder.dropped)
     return 0
@@ -56,7 +57,10 @@ def run(options: argparse.Namespace) -> int:
 class Explanation:
     """Feeds a transcript to the stages one event at a time and tells what happens."""
 
-    def __init__(self, stages: Sequence[Stage], *, show_all: bool = False) -> None:
+    def __init__(
+        self, stages: Sequence[Stage], *, show_all: bool = False, then: Watcher | None = None
+    ) -> None:
+        self._then = then
         self._lanes = [Lane((stage,)) for stage in stages]
         self._show_all = show_all
         self._paint = Paint(sys.stdout)
@@ -65,12 +69,15 @@ class Explanation:
 
     def __call__(self, record: Record, events: Iterable[Event], reasons: list[str]) -> None:
         """Tell of one line of the transcript and what became of it."""
+        if self._then is not None:
+            self._then(record, events, reasons)
         if any(lane.done for lane in self._lanes):
             self._unread += 1
             return
         events = tuple(events)
         if not events and (self._show_all or record.problem):
-            print(self._paint("dim", f"{record.line:>4}  {_short(str(record.message))}"))
+            shown = record.problem or _short(str(record.message))
+            print(self._paint("dim", f"{record.line:>4}  {shown}"))
             print(self._paint("dim", f"      not an event: {', '.join(reasons)}"))
         for event in events:
             self._start = self._start or event.at
@@ -141,7 +148,7 @@ def print_ledger(ledger: Ledger, not_events: Counter[str]) -> None:
     for books in ledger:
         numbers = f"{books.taken:>5} {books.made:>5} {books.given:>5}"
         print(f"  {books.name:<8}{numbers} {books.folded.total():>7} {books.dropped.total():>8}")
-        for reason, count in (books.folded + books.dropped).items():
+        for reason, count in (books.folded + books.dropped + books.notes).items():
             print(f"            {count} × {reason}")
     if not_events:
         print("messages that were no events:")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pipeline.errors import UsageError
 from sources.demo.chaos import FIELDS, METHODS, FakeCodex, Mischief
 from sources.demo.chaos_faults import FAULTS, fault_words
+from sources.demo.script import SCENARIOS
 
 HELP = "be a `codex app-server` that needs no login and can be told to misbehave"
 DESCRIPTION = f"""\
@@ -20,10 +21,12 @@ Codex 0.166 does, and can be told to misbehave. Put it where a Codex is wanted (
   {{"id": 1, "method": "initialize", "params": {{}}}}
   {{"id": 2, "method": "thread/start", "params": {{}}}}
 
-What a turn says is chosen by a word in what the user said last, as with the scripted model: TEXT,
-ONECALL, BURST, USETOOL, SENTINEL, REASON, HALF, CUT, HANG, SILENT, LONG, E400, E401, E429, E500;
-everything else is repeated. What goes wrong in it is chosen by words with an exclamation mark, as
-many as you like, such as "TEXT !torn !late":
+What a turn says is chosen by a word in what the user said last, as with the scripted model:
+  {", ".join(SCENARIOS)}, LONG
+The name of a tool makes it call the tool; everything else is repeated.
+
+What goes wrong in it is chosen by words with an exclamation mark, as many as you like, such as
+"TEXT !torn !late":
 
 {chr(10).join(f"  !{name:<12} {fault.__doc__}" for name, fault in FAULTS.items())}
   !deltas=N     says N numbered words instead, as fast as it can"""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
 
-from pipeline.cli import bench, explain, replay, stages
+from pipeline.cli import bench, explain, fake_codex, fake_model, replay, stages
 from pipeline.errors import UsageError
 
-COMMANDS = (replay, explain, stages, bench)
+COMMANDS = (replay, explain, stages, bench, fake_codex, fake_model)
 
 DESCRIPTION = """\
 An OpenAI-compatible pipeline for Codex: what the backend wrote in a turn goes through named stages
@@ -35,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
-        name = command.__name__.rpartition(".")[2]
+        name = command.__name__.rpartition(".")[2].replace("_", "-")
         sub = commands.add_parser(
             name,
             help=command.HELP,
@@ -50,6 +51,9 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 is success, 1 a turn that failed, 2 something that could not be used."""
     options = parser().parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a letter shows a ?
+            stream.reconfigure(errors="replace")
     try:
         status: int = options.run(options)
         sys.stdout.flush()

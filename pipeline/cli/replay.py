@@ -15,6 +15,7 @@ from attrs import evolve
 from pipeline.cli.flags import add_request, add_settings, open_dump, settings_from, turn_from
 from pipeline.cli.terminal import PrettyStream
 from pipeline.errors import ProxyError, UsageError
+from pipeline.ledger import Ledger
 from pipeline.recipes import chat_options
 from pipeline.settings import Settings
 from pipeline.turn import Turn
@@ -52,12 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="at least so many milliseconds between two pieces, to watch a turn that was too fast",
     )
     add_request(parser)
-    add_settings(parser)
+    add_settings(parser, "pipeline", "source")
 
 
 def run(options: argparse.Namespace) -> int:
     settings = settings_from(options)
     turn = turn_from(options)
+    stream = not options.no_stream and turn.stream is not False
     if options.include_usage:
         turn = evolve(turn, include_usage=True)
     speed, pace = _speed(options.speed), _milliseconds(options.pace)
@@ -67,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
             if len(options.files) > 1 and sys.stdout.isatty():
                 print(f"== {path}")
             source = Replay(path, speed=speed, pace=pace, watch=dump)
-            statuses.append(_status(source, settings, turn, stream=not options.no_stream))
+            statuses.append(_status(source, settings, turn, stream=stream))
     return max(statuses)
 
 
@@ -85,12 +87,19 @@ def _status(source: Replay, settings: Settings, turn: Turn, *, stream: bool) -> 
 
 async def _replay(source: Replay, settings: Settings, turn: Turn, stream: bool) -> bool:
     """Play one turn to standard output; whether it ended well."""
-    options = chat_options(settings, turn)
-    if stream:
-        return await settings.pipeline().run(source, ChatSse(options, _writer()), turn) is None
-    answer = await settings.pipeline().run(source, ChatJson(options), turn)
-    _write_json(answer.body)
-    return True
+    options, ledger = chat_options(settings, turn), Ledger()
+    recipe = settings.pipeline()
+    try:
+        if stream:
+            sink = ChatSse(options, _writer())
+            return await recipe.run(source, sink, turn, ledger=ledger) is None
+        answer = await recipe.run(source, ChatJson(options), turn, ledger=ledger)
+        _write_json(answer.body)
+        return True
+    finally:
+        for books in ledger:
+            for remark in books.notes:
+                print(f"{books.name}: {remark}", file=sys.stderr)
 
 
 def _writer() -> Callable[[bytes], Awaitable[None]]:

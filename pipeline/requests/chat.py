@@ -84,6 +84,7 @@ class ChatRequest:
             tools=tuple(declared),
             parallel_tool_calls=self.parallel_tool_calls is not False,
             legacy_functions=legacy,
+            stream=self.stream,
             include_usage=bool(self.stream_options and self.stream_options.include_usage),
         )
 

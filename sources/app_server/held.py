@@ -99,7 +99,7 @@ def trailing_outputs(turn: Turn) -> dict[str, Any]:
 
 def continues(turn: Turn, held: HeldTurn, outputs: int) -> bool:
     """Whether a request is the held one, what it was answered, and the outputs: nothing else."""
-    if evolve(turn, items=()) != evolve(held.turn, items=()):
+    if _wish(turn) != _wish(held.turn):
         return False
     before, between = len(held.turn.items), len(turn.items) - outputs
     if turn.items[:before] != held.turn.items:
@@ -117,6 +117,11 @@ def continues(turn: Turn, held: HeldTurn, outputs: int) -> bool:
             case _:
                 return False
     return tuple(called) == held.calls and said in ("", held.text)
+
+
+def _wish(turn: Turn) -> Turn:
+    """A request less its conversation and the form of its answer."""
+    return evolve(turn, items=(), stream=None, include_usage=False, output_mode=None)
 
 
 def _text(item: Json) -> str:

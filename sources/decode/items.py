@@ -70,6 +70,7 @@ class TurnState:
     text: Speech = Factory(Speech)
     reasoning: Speech = Factory(Speech)
     raw_items: bool = False
+    refused: bool = False
     ended: bool = False
     _failed: bool = False
     _requested: set[str] = Factory(set[str])

@@ -16,6 +16,11 @@ def _text_delta(state: TurnState, event: Json, at: float) -> Sequence[Event]:
     return state.say(event.get("delta"), event.get("item_id"), at)
 
 
+def _refusal(state: TurnState, event: Json, at: float) -> Sequence[Event]:
+    state.refused = True
+    return _text_delta(state, event, at)
+
+
 def _text_done(state: TurnState, event: Json, at: float) -> Sequence[Event]:
     text = text_of(event.get("text")) or text_of(event.get("refusal"))
     return state.say_finished(text, text_of(event.get("item_id")), at)
@@ -61,15 +66,19 @@ def _item_done(state: TurnState, event: Json, at: float) -> Sequence[Event]:
             return state.reasoning_item(item, at)
         case "function_call_output":
             return state.raw_item(item, at)
-        case _:
-            return calls or state.drop(SILENT)
+        case other:
+            return calls or state.drop(f"an item of type {other!s:.40}")
 
 
 def _completed(state: TurnState, event: Json, at: float) -> Sequence[Event]:
     response = as_json(event.get("response"))
+    if response.get("status") == "incomplete":
+        return _incomplete(state, event, at)
+    if response.get("status") == "failed":
+        return _failed(state, event, at)
     usage = as_json(response.get("usage"))
     ending = state.response_end(usage, response.get("id"), at)
-    return [*ending, *state.end("completed", at)]
+    return [*ending, *state.end("content_filter" if state.refused else "completed", at)]
 
 
 def _incomplete(state: TurnState, event: Json, at: float) -> Sequence[Event]:
@@ -100,7 +109,7 @@ DONE: Final = "[DONE]"
 HANDLERS: Final[dict[str, Callable[[TurnState, Json, float], Sequence[Event]]]] = {
     "response.output_text.delta": _text_delta,
     "response.output_text.done": _text_done,
-    "response.refusal.delta": _text_delta,
+    "response.refusal.delta": _refusal,
     "response.refusal.done": _text_done,
     "response.reasoning_summary_text.delta": _summary_delta,
     "response.reasoning_text.delta": _reasoning_delta,

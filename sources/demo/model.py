@@ -42,17 +42,19 @@ class ScriptedModel:
             if not message.get("more_body"):
                 break
         request = as_json(msgspec.json.decode(body))
+        thread = request.get("prompt_cache_key")
+        first = thread not in [earlier.get("prompt_cache_key") for earlier in self.requests]
         self.requests.append(request)
         says = answer(request)
         if says.status != 200:
             await _respond(send, says.status, msgspec.json.encode(says.body))
         else:
-            await self._stream(says, receive, send)
+            await self._stream(says, receive, send, first=first)
 
-    async def _stream(self, says: Says, receive: Any, send: Any) -> None:
+    async def _stream(self, says: Says, receive: Any, send: Any, *, first: bool) -> None:
         headers = [(b"content-type", b"text/event-stream")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        for event in events(says):
+        for event in events(says, first=first):
             data = b"event: %b\ndata: %b\n\n" % (
                 event["type"].encode(),
                 msgspec.json.encode(event),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final
 
 from attrs import Factory, frozen
@@ -38,6 +39,8 @@ class Says:
     """`completed`, `cut` (the connection ends), `hang`, or the reason of an incomplete response."""
     piece: int = 5
     """How many characters a text delta has."""
+    first_try: int | None = None
+    """The first try of a turn is cut after so many events; the next ones are told to the end."""
 
 
 def text(words: str, number: int = 1) -> Json:
@@ -82,6 +85,7 @@ SCENARIOS: Final[dict[str, Says]] = {
     "REASON": Says((reasoning("**Thinking** hard"), text("42"))),
     "HALF": Says((text("Half"),), ending="max_output_tokens"),
     "CUT": Says((text("Hello par"),), ending="cut"),
+    "RETRY": Says((text("Hello partial no more"),), first_try=4),
     "HANG": Says((text("Wait"),), ending="hang"),
     "SILENT": Says((), ending="hang"),
     "E401": _error(401, "invalid_api_key", "bad key"),
@@ -124,8 +128,12 @@ def _words(content: object) -> str:
     return "".join(text_of(as_json(part).get("text")) for part in as_list(content))
 
 
-def events(says: Says) -> Iterator[Json]:
-    """The response's events, up to its ending."""
+def events(says: Says, *, first: bool = True) -> Iterator[Json]:
+    """The response's events, up to its ending, or as far as the first try goes."""
+    return islice(_events(says), says.first_try if first else None)
+
+
+def _events(says: Says) -> Iterator[Json]:
     yield {"type": "response.created", "response": {"id": "resp_1"}}
     for index, item in enumerate(says.items):
         yield from _item(item, index, says.piece)

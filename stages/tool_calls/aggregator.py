@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from attrs import Factory, define, evolve, frozen
 
-from pipeline.call_shapes import fragments_of, whole_calls_of
+from pipeline.call_shapes import chat_call, fragments_of, whole_calls_of
 from pipeline.events import Origin, ToolCall, ToolCallFragment
 from pipeline.loose_json import Json, as_json, as_list, text_of
 from pipeline.turn import Tool
@@ -18,6 +18,7 @@ from stages.tool_calls.scanner import Block, BlockScanner
 
 MOST_CALLS: Final = 1_024
 LONGEST_ARGUMENTS: Final = 16 * 1024 * 1024
+LONGEST_TOGETHER: Final = 64 * 1024 * 1024
 
 
 class AggregatorLimitError(ValueError):
@@ -26,7 +27,10 @@ class AggregatorLimitError(ValueError):
 
 @frozen
 class ToolCallRecord:
-    """A call as far as it is known: its arguments are all that came until now."""
+    """A call as far as it is known: its arguments are all that came until now.
+
+    `call_id` is empty until it is certain; once there, it never changes.
+    """
 
     call_id: str
     name: str
@@ -38,8 +42,7 @@ class ToolCallRecord:
 
     def to_openai(self) -> dict[str, Any]:
         """The call as Chat Completions writes it."""
-        function = {"name": self.name, "arguments": self.arguments or "{}"}
-        return {"id": self.call_id, "type": "function", "function": function}
+        return chat_call(self.call_id, self.name, self.arguments)
 
 
 @frozen
@@ -61,7 +64,7 @@ class _Call:
     index: int
     choice: int
     fallback_id: str
-    """Its id if the backend never gives one; there from the start, so that it never changes."""
+    """Its id if the backend never gives one."""
     origin: Origin = "structured"
     item_id: str = ""
     part: int = -1
@@ -95,7 +98,7 @@ class _Call:
 
     def record(self) -> ToolCallRecord:
         return ToolCallRecord(
-            call_id=self.call_id or self.fallback_id,
+            call_id=self.call_id,
             name=self.name,
             arguments="".join(self.parts),
             index=self.index,
@@ -130,40 +133,53 @@ class ToolCallAggregator:
     """
 
     def __init__(
-        self, tools: Sequence[Tool] = (), *, new_id: Callable[[], str] = new_call_id
+        self,
+        tools: Sequence[Tool] = (),
+        *,
+        ignored: frozenset[str] = frozenset(),
+        new_id: Callable[[], str] = new_call_id,
     ) -> None:
+        """`ignored` names tools whose calls are not the client's."""
         self._tools = {tool.name: tool for tool in tools}
+        self._ignored = ignored
+        self._unwanted: set[tuple[int, str]] = set()
         self._new_id = new_id
         self._patterns: list[TextPattern] = list(DEFAULT_PATTERNS)
         self._calls: dict[int, list[_Call]] = {}
+        self._written = 0
 
     # -- taking in -------------------------------------------------------------------------------
 
     def ingest_delta(self, delta: Json, *, choice: int = 0) -> Ingested:
         """Take one streamed message: Responses event, Codex item, or chat delta."""
-        return self.ingest(fragments_of(delta, choice=choice))
+        touched = self._ingest(fragments_of(delta, choice=choice))
+        return Ingested(tuple(call.record() for call in touched))
 
     def ingest_message(
         self, message: Json, *, choice: int = 0, emit_if_missing: bool = False
     ) -> Ingested:
         """Take a finished message. `emit_if_missing`: calls in its text count, if no others do."""
         calls = whole_calls_of(message, choice=choice)
-        ingested = self.ingest(evolve(c, call_id=c.call_id or self._new_id()) for c in calls)
-        if ingested.updated or not emit_if_missing or self.has_calls(choice):
-            return ingested
+        touched = self._ingest(evolve(c, call_id=c.call_id or self._new_id()) for c in calls)
+        if touched or not emit_if_missing or self.has_calls(choice):
+            return Ingested(tuple(call.record() for call in touched))
         text = "".join(_texts(message.get("content")))
         found = extract_blocks(text, self._patterns, self._tools.get)
         written = [self._add_written(call, pattern.name, choice) for pattern, call in found]
         return Ingested(tuple(call.record() for call in written))
 
-    def ingest(self, fragments: Iterable[ToolCallFragment]) -> Ingested:
-        """Take pieces of calls, in whatever order they come."""
+    def ingest(self, fragments: Iterable[ToolCallFragment]) -> bool:
+        """Take pieces of calls, in whatever order they come; whether they were news."""
+        return bool(self._ingest(fragments))
+
+    def _ingest(self, fragments: Iterable[ToolCallFragment]) -> list[_Call]:
+        """The calls that were touched. No record is made here: that would join the arguments."""
         touched: dict[int, _Call] = {}
         for fragment in fragments:
             call = self._call_for(fragment)
-            if self._merge(call, fragment):
+            if call is not None and self._merge(call, fragment):
                 touched[id(call)] = call
-        return Ingested(tuple(call.record() for call in touched.values()))
+        return list(touched.values())
 
     def add(self, call: ToolCall) -> bool:
         """Take a whole call; whether it was news, and not the same call again."""
@@ -210,15 +226,19 @@ class ToolCallAggregator:
                 call.call_id = call.call_id or call.fallback_id
             call.closed = True
         lost = [call.record() for call in calls if not call.whole]
-        kept = [call for call in calls if call.whole]
-        for index, call in enumerate(kept):
-            call.index = index
-        self._calls[choice] = kept
+        self._keep(choice, [call for call in calls if call.whole])
         return lost
 
+    def _keep(self, choice: int, calls: list[_Call]) -> None:
+        """Keep these calls only, numbered anew; none of those given out changes its number."""
+        for index, call in enumerate(calls):
+            call.index = index
+        self._calls[choice] = calls
+
     def snapshot(self, choice: int = 0) -> tuple[ToolCallRecord, ...]:
-        """Every call of a choice in order of creation, as far as it is known."""
-        return tuple(call.record() for call in self._of(choice))
+        """Every call of a choice in order of creation, as far as it is known, each with an id."""
+        records = [(call, call.record()) for call in self._of(choice)]
+        return tuple(evolve(r, call_id=r.call_id or call.fallback_id) for call, r in records)
 
     def has_calls(self, choice: int | None = None) -> bool:
         """Whether any call was begun, in one choice or in any."""
@@ -226,6 +246,8 @@ class ToolCallAggregator:
 
     def reset_turn(self, choice: int | None = None) -> None:
         """Forget the calls of one choice, or of all; registered text patterns stay."""
+        self._unwanted.clear()
+        self._written = 0
         if choice is None:
             self._calls.clear()
         else:
@@ -261,17 +283,24 @@ class ToolCallAggregator:
         call.done = True
         return call
 
-    def _call_for(self, fragment: ToolCallFragment) -> _Call:
-        """The call a fragment belongs to, made if need be."""
+    def _call_for(self, fragment: ToolCallFragment) -> _Call | None:
+        """The call a fragment belongs to, made if need be; None if that call is not wanted."""
         calls = self._of(fragment.choice)
         if fragment.call_id:
             for call in calls:
                 if call.call_id == fragment.call_id:
                     return call
+        if (fragment.choice, fragment.key) in self._unwanted:
+            return None
         own = [call for call in calls if call.key == fragment.key and not call.closed]
-        place = fragment.ordinal if fragment.ordinal >= 0 else len(own) - 1
-        if 0 <= place < len(own) and _may_belong(own[place], fragment):
-            return own[place]
+        if fragment.ordinal >= 0:  # a finished item: its calls in order
+            candidates = own[fragment.ordinal : fragment.ordinal + 1]
+        elif fragment.name and not fragment.arguments:  # a name for the first call without one
+            candidates = [call for call in own if not call.name][:1] or own[-1:]
+        else:
+            candidates = own[-1:]
+        if candidates and _may_belong(candidates[0], fragment):
+            return candidates[0]
         call = self._create(fragment.key, fragment.choice)
         call.item_id, call.part = fragment.key, fragment.part
         return call
@@ -282,10 +311,18 @@ class ToolCallAggregator:
             return False
         call.call_id = call.call_id or fragment.call_id
         call.name = call.name or fragment.name
+        if call.name in self._ignored:
+            self._unwanted.add((call.choice, call.key))
+            self._keep(call.choice, [c for c in self._of(call.choice) if c is not call])
+            return False
         if fragment.whole:
             call.rewrite(fragment.whole)
         elif fragment.arguments:
             call.write(fragment.arguments)
+        self._written += len(fragment.whole or fragment.arguments)
+        if self._written > LONGEST_TOGETHER:
+            limit = f"{LONGEST_TOGETHER // (1024 * 1024)} MiB"
+            raise AggregatorLimitError(f"the arguments of a turn's calls are longer than {limit}")
         call.done = call.done or fragment.done
         return True
 
@@ -303,8 +340,8 @@ def _may_belong(call: _Call, fragment: ToolCallFragment) -> bool:
         return call.call_id == fragment.call_id
     if call.part >= 0 and fragment.part >= 0:
         return call.part == fragment.part
-    finished = fragment.ordinal >= 0
-    return finished or not call.done or not call.name
+    naming = bool(fragment.name) and not fragment.arguments and not call.name
+    return fragment.ordinal >= 0 or not call.done or naming
 
 
 def _texts(content: object) -> Iterable[str]:

@@ -7,7 +7,14 @@ from typing import Final, TypeAlias
 
 from attrs import frozen
 
-from pipeline.use_tool import FindTool, WrittenCall, read_sentinel, read_use_tool
+from pipeline.use_tool import (
+    FindTool,
+    WrittenCall,
+    json_goes_on,
+    read_sentinel,
+    read_use_tool,
+    use_tool_goes_on,
+)
 
 ReadBlock: TypeAlias = Callable[[str, FindTool], WrittenCall | None]
 
@@ -26,12 +33,18 @@ class TextPattern:
     closer: str
     starts: str
     read: ReadBlock
+    goes_on: Callable[[str], bool] = lambda _: False
+    """Whether a closing tag at the end of a block stands inside one of its values."""
 
     @property
     def takes_attributes(self) -> bool:
         return self.opener.startswith("<") and not self.opener.endswith(">")
 
 
-USE_TOOL: Final = TextPattern("use_tool", "<use_tool", "</use_tool>", "<{", read_use_tool)
-SENTINEL: Final = TextPattern("sentinel", "<tool_call>", "</tool_call>", "{", read_sentinel)
+USE_TOOL: Final = TextPattern(
+    "use_tool", "<use_tool", "</use_tool>", "<{", read_use_tool, use_tool_goes_on
+)
+SENTINEL: Final = TextPattern(
+    "sentinel", "<tool_call>", "</tool_call>", "{", read_sentinel, json_goes_on
+)
 DEFAULT_PATTERNS: Final = (USE_TOOL, SENTINEL)

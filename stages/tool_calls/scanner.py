@@ -14,6 +14,8 @@ LONGEST_OPENING: Final = 1_024
 """An opening tag and the white space behind it; longer ones are text."""
 LONGEST_BLOCK: Final = 8 * 1024 * 1024
 """A longer block is text: what one turn may hold in memory is bounded."""
+TRIES: Final = 8
+"""How many closing tags inside values a block may have: bounds the work."""
 RESCANS: Final = 8
 """How often the inside of an unclosed block is searched for another: bounds the work."""
 
@@ -151,6 +153,7 @@ class _OpenBlock:
         self._empty = False  # the opening tag closes itself
         self._carry = ""  # a tag that was begun at the end of what was searched
         self._depth = 0
+        self._tries = 0
 
     @property
     def text(self) -> str:
@@ -169,10 +172,12 @@ class _OpenBlock:
         tag_end = at + len(self.pattern.opener)
         if self.pattern.takes_attributes:
             tag = _TAG.match(data, at, limit)
-            tag_end = tag.end() if tag else 0
+            if tag is None:
+                return None if len(data) < limit else False
+            tag_end = tag.end()
             self._empty = data[tag_end - 2 : tag_end] == "/>"
         body = data[tag_end:limit].lstrip()
-        if not tag_end or not (body or self._empty):
+        if not (body or self._empty):
             return None if len(data) < limit else False
         self.opened = self._empty or body[0] in self.pattern.starts
         self._body = tag_end
@@ -200,7 +205,11 @@ class _OpenBlock:
                 self._depth += follows.lstrip()[:1] in self._starts
             last = tag.end()
             if self._depth < 0:
-                return offset + last
+                end = offset + last
+                if self._tries == TRIES or not self.pattern.goes_on(self.text + data[at:end]):
+                    return end
+                self._tries += 1  # the tag stands inside a value: it closes nothing
+                self._depth = 0
         begun = window.rfind("<", max(last, len(window) - LONGEST_OPENING))
         self._carry = window[begun:] if begun >= 0 and ">" not in window[begun:] else ""
         return None

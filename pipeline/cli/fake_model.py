@@ -1,0 +1,62 @@
+"""`fake-model`: the scripted model behind the Responses API, for a Codex without a login."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import socket
+from importlib import import_module
+from typing import Any
+
+import trio
+
+from pipeline.errors import UsageError
+from sources.demo.provider import scripted_provider
+from sources.demo.script import SCENARIOS
+
+HELP = "serve a scripted model on loopback, for a Codex without a login"
+DESCRIPTION = f"""\
+Serve a scripted model on loopback, as the Responses API has it, and tell how a Codex is made to use
+it. It needs no login and no network. Ctrl-C ends it.
+
+What it says is chosen by a word in what the user said last:
+  {", ".join(SCENARIOS)}, LONG
+The name of a tool makes it call the tool; everything else is repeated."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--port", type=int, default=0, metavar="N", help="the port; default: a free one"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    if not 0 <= options.port < 65_536:
+        raise UsageError(f"--port {options.port} is not possible; it takes 0 to 65535")
+    _try_port(options.port)
+    trio.run(_serve, options.port)
+    return 0
+
+
+def _try_port(port: int) -> None:
+    """Find out early whether a port can be had: later the error would come out of a nursery."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise UsageError(f"--port {port} is not possible: {error.strerror}") from None
+
+
+async def _serve(port: int) -> None:
+    # The HTTP server takes half a second to import, which no other command should pay.
+    model: Any = import_module("sources.demo.model").ScriptedModel()
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with model.serving(port) as url:
+            print(f"the model is at {url}; a Codex uses it with:\n")
+            for key, value in scripted_provider(url).items():
+                print(f"  -c '{key}={value}'")
+            print("\nCtrl-C ends it.", flush=True)
+            async for _ in signals:
+                break
+    print(f"asked {len(model.requests)} times", flush=True)

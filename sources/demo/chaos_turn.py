@@ -1,0 +1,271 @@
+"""What the fake app-server says in a turn: the demo script, as Codex 0.166 would tell it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from math import inf
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from attrs import frozen
+
+from pipeline.loose_json import Json, as_json, as_list, text_of
+from sources.app_server.prompts import item_text
+from sources.demo.script import Says, answer
+
+encode: Final = msgspec.json.Encoder().encode
+USAGE: Final = {
+    "totalTokens": 153,
+    "inputTokens": 120,
+    "cachedInputTokens": 64,
+    "outputTokens": 33,
+    "reasoningOutputTokens": 9,
+}
+DELTA: Final = "item/agentMessage/delta"
+IN_ONE_WRITE: Final = 16
+"""So many deltas fit into what a pipe takes at once."""
+
+
+@frozen
+class Wait:
+    """The turn goes on when the client has answered this request."""
+
+    id: int | str
+
+
+@frozen
+class Write:
+    """Bytes as they are, each piece in a write of its own."""
+
+    pieces: tuple[bytes, ...]
+
+
+@frozen
+class Pause:
+    """The turn goes on after so many seconds."""
+
+    seconds: float
+
+
+@frozen
+class Act:
+    """Something the process does, once everything before it has been written."""
+
+    do: Callable[[], None]
+
+
+Step: TypeAlias = Json | Write | Pause | Wait | Act
+"""What a turn does next; an object is a message."""
+
+
+class FakeTurn:
+    """One turn of one thread. Its steps are taken one at a time; between two it can be left."""
+
+    def __init__(
+        self,
+        thread: str,
+        turn: str,
+        items: Iterable[Json],
+        tools: Iterable[Json],
+        numbers: Iterator[int],
+    ) -> None:
+        self.thread = thread
+        self.turn = turn
+        self.over = ""
+        """How the turn ended: empty while it runs."""
+        self.answers: dict[int | str, Json] = {}
+        self._items = list(items)
+        self._tools = [{**tool, "parameters": tool.get("inputSchema")} for tool in tools]
+        self._numbers = numbers
+        self._running: dict[str, Json] = {}
+
+    @property
+    def said(self) -> str:
+        """What the user said last."""
+        said = [item_text(item) for item in self._items if item.get("role") == "user"]
+        return said[-1] if said else ""
+
+    # -- messages --------------------------------------------------------------------------------
+
+    def tell(self, method: str, **params: Any) -> Json:
+        """A notification of this turn."""
+        named = {"threadId": self.thread, "turnId": self.turn, **params}
+        return {"method": method, "params": named, "emittedAtMs": int(time.time() * 1000)}
+
+    def ask(self, method: str, **params: Any) -> Json:
+        """A request to the client, in the backend's own numbers; approvals have names instead."""
+        number: int | str = next(self._numbers)
+        if method != "item/tool/call":
+            number = f"ask-{number}"
+        named = {"threadId": self.thread, "turnId": self.turn, **params}
+        return {"method": method, "id": number, "params": named}
+
+    def delta(self, words: str) -> Json:
+        return self.tell(DELTA, itemId="msg_1", delta=words)
+
+    def raw(self, item: Json) -> Json:
+        return self.tell("rawResponseItem/completed", item=item)
+
+    def state(self, status: str, error: Json | None = None) -> dict[str, Any]:
+        return {"id": self.turn, "items": [], "status": status, "error": error}
+
+    # -- playing ---------------------------------------------------------------------------------
+
+    def steps(self, deltas: int | None = None) -> Iterator[Step]:
+        """The whole turn; with `deltas`, so many of them instead of the script, at full speed."""
+        yield self.tell("turn/started", turn=self.state("inProgress"))
+        if deltas is not None:
+            yield from self._flood(deltas)
+            yield from self._response_end()
+        else:
+            yield from self._rounds()
+        if not self.over:
+            yield self.end("completed")
+
+    def end(self, status: str, error: Json | None = None) -> Json:
+        self.over = status
+        return self.tell("turn/completed", turn=self.state(status, error))
+
+    def interrupted(self) -> Iterator[Step]:
+        """What comes after an interrupt: the calls under way fail first."""
+        for call in self._running.values():
+            yield self._tool_item("completed", call, status="failed", success=False)
+            yield self.raw(_output(call, "dynamic tool call was cancelled"))
+        aborted = [{"type": "input_text", "text": "<turn_aborted>\n</turn_aborted>"}]
+        yield self.raw({"type": "message", "role": "user", "content": aborted})
+
+    def _rounds(self) -> Iterator[Step]:
+        """Answer; run the tools that were called; answer again, with their results."""
+        while True:
+            says = answer({"input": self._items, "tools": self._tools})
+            if says.status != 200:
+                yield from self._failed(*_refusal(says))
+                return
+            if says.first_try is not None:
+                yield from islice(self._item(says.items[0], says.piece), 2)
+                error = {"message": "Reconnecting... 1/2", "codexErrorInfo": "other"}
+                yield self.tell("error", error=error, willRetry=True)
+            calls: list[Json] = []
+            for item in says.items:
+                yield from self._item(item, says.piece)
+                if item["type"] == "function_call":
+                    calls.append(item)
+            if says.ending != "completed":
+                yield from self._broken_off(says.ending)
+                return
+            yield from self._response_end()
+            if not calls:
+                return
+            yield from self._tools_run(calls)
+
+    def _item(self, item: Json, piece: int) -> Iterator[Step]:
+        identity = item["id"]
+        if item["type"] == "function_call":
+            yield self.raw(item)
+            return
+        words = text_of(item["text"])
+        pieces = [words[start : start + piece] for start in range(0, len(words), piece)]
+        if item["type"] == "reasoning":
+            yield self.tell("item/started", item={"type": "reasoning", "id": identity})
+            for part in pieces:
+                method = "item/reasoning/summaryTextDelta"
+                yield self.tell(method, itemId=identity, delta=part, summaryIndex=0)
+            done = {"type": "reasoning", "id": identity, "summary": [words]}
+            yield self.tell("item/completed", item=done)
+            summary = [{"type": "summary_text", "text": words}]
+            sealed = item["encrypted_content"]
+            yield self.raw({**done, "summary": summary, "encrypted_content": sealed})
+            return
+        yield self.tell("item/started", item={"type": "agentMessage", "id": identity, "text": ""})
+        for part in pieces:
+            yield self.delta(part)
+        yield self.tell(
+            "item/completed", item={"type": "agentMessage", "id": identity, "text": words}
+        )
+        content = [{"type": "output_text", "text": words}]
+        message = {"type": "message", "id": identity, "role": "assistant", "content": content}
+        yield self.raw(message)
+
+    def _flood(self, count: int) -> Iterator[Step]:
+        before, _, after = encode(self.delta("@")).partition(b"@")
+        for start in range(0, count, IN_ONE_WRITE):
+            numbers = range(start, min(start + IN_ONE_WRITE, count))
+            lines = b"".join(b"%b%d %b\n" % (before, number, after) for number in numbers)
+            yield Write((lines,))
+
+    def _response_end(self) -> Iterator[Step]:
+        yield self.tell("rawResponse/completed", responseId="resp_1", usage=USAGE)
+        both = {"total": USAGE, "last": USAGE}
+        yield self.tell("thread/tokenUsage/updated", tokenUsage=both)
+
+    # -- tools -----------------------------------------------------------------------------------
+
+    def _tools_run(self, calls: list[Json]) -> Iterator[Step]:
+        """Ask the client to run them all, wait for it, and put the results into the history."""
+        self._items += calls
+        declared = {text_of(tool.get("name")) for tool in self._tools}
+        waits: list[tuple[Json, Wait]] = []
+        for call in calls:
+            if call["name"] not in declared:
+                yield from self._result(call, f"unsupported call: {call['name']}")
+                continue
+            self._running[call["call_id"]] = call
+            yield self._tool_item("started", call, status="inProgress")
+            told = {"callId": call["call_id"], "tool": call["name"]}
+            request = self.ask("item/tool/call", **told, arguments=_parsed(call))
+            yield request
+            waits.append((call, Wait(request["id"])))
+        for call, wait in waits:
+            yield wait
+            del self._running[call["call_id"]]
+            yield self._tool_item("completed", call, status="completed", success=True)
+            result = as_json(self.answers[wait.id].get("result"))
+            texts = [text_of(as_json(p).get("text")) for p in as_list(result.get("contentItems"))]
+            yield from self._result(call, "".join(texts))
+
+    def _result(self, call: Json, words: str) -> Iterator[Step]:
+        self._items.append(_output(call, words))
+        yield self.raw(self._items[-1])
+
+    def _tool_item(self, what: str, call: Json, **state: Any) -> Json:
+        item = {"type": "dynamicToolCall", "id": call["call_id"], "tool": call["name"], **state}
+        return self.tell(f"item/{what}", item={**item, "arguments": _parsed(call)})
+
+    # -- bad ends --------------------------------------------------------------------------------
+
+    def _broken_off(self, ending: str) -> Iterator[Step]:
+        if ending == "hang":
+            yield Pause(inf)
+        elif ending == "cut":
+            yield from self._failed("stream disconnected before completion", "other")
+        else:
+            yield from self._failed(f"Incomplete response returned, reason: {ending}", "other")
+
+    def _failed(self, message: str, info: object) -> Iterator[Step]:
+        error = {"message": message, "codexErrorInfo": info}
+        yield self.tell("error", error=error, willRetry=False)
+        yield self.end("failed", error)
+
+
+def _parsed(call: Json) -> Any:
+    return msgspec.json.decode(call["arguments"])
+
+
+def _output(call: Json, words: str) -> Json:
+    return {"type": "function_call_output", "call_id": call["call_id"], "output": words}
+
+
+def _refusal(says: Says) -> tuple[str, object]:
+    """How Codex tells of an upstream that refused."""
+    match says.status:
+        case 401:
+            info = {"httpConnectionFailed": {"httpStatusCode": 401}}
+            return "unexpected status 401 Unauthorized", info
+        case 429:
+            return text_of(as_json(says.body.get("error")).get("message")), "usageLimitExceeded"
+        case 400:
+            return encode(says.body).decode(), "other"
+        case _:
+            return "We're currently experiencing high demand", "internalServerError"

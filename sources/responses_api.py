@@ -1,0 +1,273 @@
+"""A turn on any backend that speaks the Responses API over HTTP, as a source of events."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext, suppress
+from typing import Final
+
+import httpx
+import trio
+from attrs import evolve
+
+from pipeline.errors import Failure, ProxyError
+from pipeline.events import Burst, Event, Failed, TurnEnd
+from pipeline.stage import Send
+from pipeline.turn import Turn
+from sources.decode.http_answer import HttpAnswer
+from sources.decode.http_failures import http_failure, upstream_failure
+from sources.decode.turn_decoder import TurnDecoder
+from sources.replay import Watcher
+from sources.responses_request import ResponsesApi, request_body
+
+MOST_UNREAD: Final = 64 * 1024
+"""How many bytes may wait for a slow client before the backend is read no further."""
+MOST_OF_AN_ERROR: Final = 64 * 1024
+"""How much of the body of an error is read."""
+LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+
+
+def open_client() -> httpx.AsyncClient:
+    """A client for many turns, which then share its connections; the bounds are the turns' own."""
+    return httpx.AsyncClient(
+        timeout=None,  # noqa: S113  # every wait has its bound: see ResponsesApiTurn._next
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
+        mounts={f"all://{host}": None for host in LOOPBACK},  # never through a proxy
+    )
+
+
+class ResponsesApiTurn:
+    """Asks once; and however the turn is left, the request is closed, so that the backend stops.
+
+    A stream that breaks off gets no end from here: what to make of that is the guard's business.
+    """
+
+    real_time = True
+
+    def __init__(
+        self,
+        api: ResponsesApi,
+        turn: Turn,
+        client: httpx.AsyncClient | None = None,
+        *,
+        watch: Watcher | None = None,
+    ) -> None:
+        """Without a client the turn opens one of its own, which costs a new connection."""
+        self._api = api
+        self._turn = turn
+        self._client = client
+        self.decoder = TurnDecoder()
+        self._answer = HttpAnswer(self.decoder, hide=api.without_key, watch=watch)
+
+    async def run(self, send: Send) -> None:
+        try:
+            body = request_body(self._turn)
+            client = open_client() if self._client is None else nullcontext(self._client)
+            async with client as connected:
+                await self._play(connected, body, send)
+        except ProxyError as error:
+            now = trio.current_time()
+            await send.send(self._burst([Failed(error.failure, at=now), TurnEnd("failed", at=now)]))
+
+    async def _play(self, client: httpx.AsyncClient, body: bytes, send: Send) -> None:
+        unread = _Unread()
+        left: ProxyError | trio.BrokenResourceError | None = None
+        async with trio.open_nursery() as nursery:
+            # httpx gives out what one read of the network brought chunk by chunk. A task of its
+            # own reads on until it has to wait, so that a fast stream comes in bursts.
+            nursery.start_soon(self._read, client, body, unread)
+            try:
+                await self._tell(unread, send)
+            except (ProxyError, trio.BrokenResourceError) as error:
+                left = error  # to be raised as it is, and not in a group
+            nursery.cancel_scope.cancel()
+        if left is not None:
+            raise left
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    async def _read(self, client: httpx.AsyncClient, body: bytes, unread: _Unread) -> None:
+        api = self._api
+        request = client.build_request("POST", api.url, content=body, headers=api.headers())
+        began = False
+        failure = None
+        try:
+            async with _sent(client, request) as response:
+                if response.is_success:
+                    began = True
+                    unpack = _unpacker(response)
+                    async with _chunks_of(response) as chunks:
+                        async for chunk in chunks:
+                            await unread.put(unpack(chunk))
+                else:
+                    failure = await self._refusal(response)
+        except _PackedError as error:
+            failure = upstream_failure(str(error))
+        except httpx.HTTPError as error:
+            unread.broken = began
+            failure = None if began else self._unreachable(error)
+        unread.end(failure)
+
+    async def _refusal(self, response: httpx.Response) -> Failure:
+        """The failure behind an error's status; its body is of use even if it breaks off."""
+        body = b""
+        with suppress(httpx.HTTPError, _PackedError):
+            unpack = _unpacker(response)
+            async with _chunks_of(response) as chunks:
+                async for chunk in chunks:
+                    body += unpack(chunk)
+                    if len(body) > MOST_OF_AN_ERROR:
+                        break
+        shown = self._api.without_key(body.decode("utf-8", "replace"))
+        return http_failure(response.status_code, response.headers, shown.encode())
+
+    def _unreachable(self, error: httpx.HTTPError) -> Failure:
+        why = f"the backend at {self._api.place} did not answer: {_root_of(error)}"
+        return upstream_failure(why)
+
+    # -- telling ---------------------------------------------------------------------------------
+
+    async def _tell(self, unread: _Unread, send: Send) -> None:
+        bounds = self._api.bounds
+        started = heard = trio.current_time()
+        data = b"begin"
+        while data and not self.decoder.ended:
+            # Any byte is a sign of life, a comment too: some backends send nothing else for a
+            # while, as they wait for theirs.
+            patience = bounds.idle if self.decoder.recognized else bounds.first_event
+            data = await self._next(unread, min(heard + patience, started + bounds.total))
+            heard = unread.at
+            if data:
+                events = self._answer.feed(data, heard)
+            else:
+                events = [] if unread.broken else self._answer.close(heard)
+            if events:
+                await send.send(self._burst(events))
+
+    async def _next(self, unread: _Unread, deadline: float) -> bytes:
+        try:
+            with trio.fail_at(deadline):
+                return await unread.take()
+        except trio.TooSlowError:
+            raise ProxyError(_too_slow(self._api)) from None
+
+    def _burst(self, events: Sequence[Event]) -> Burst:
+        return tuple(self._discreet(e) if isinstance(e, Failed) else e for e in events)
+
+    def _discreet(self, event: Failed) -> Failed:
+        message = self._api.without_key(event.error.message)
+        return evolve(event, error=evolve(event.error, message=message))
+
+
+class _Unread:
+    """What was read from the network and not yet taken. Who puts too much in has to wait."""
+
+    def __init__(self) -> None:
+        self.at = trio.current_time()
+        """When something was last heard."""
+        self.broken = False
+        """The answer broke off: what is left of it is not whole."""
+        self._data = bytearray()
+        self._failure: Failure | None = None
+        self._ended = False
+        self._change = trio.lowlevel.ParkingLot()
+
+    async def put(self, chunk: bytes) -> None:
+        self._data += chunk
+        self.at = trio.current_time()
+        self._change.unpark_all()
+        while len(self._data) >= MOST_UNREAD:
+            await self._change.park()
+
+    def end(self, failure: Failure | None = None) -> None:
+        self._failure = failure
+        self._ended = True
+        self.at = trio.current_time()
+        self._change.unpark_all()
+
+    async def take(self) -> bytes:
+        """All that has come, at least one byte; none at the end. ProxyError if that is why."""
+        while not self._data and not self._ended:
+            await self._change.park()
+        if not self._data and self._failure is not None:
+            raise ProxyError(self._failure)
+        data = bytes(self._data)
+        self._data.clear()
+        self._change.unpark_all()
+        return data
+
+
+@asynccontextmanager
+async def _sent(
+    client: httpx.AsyncClient, request: httpx.Request
+) -> AsyncGenerator[httpx.Response]:
+    response = await client.send(request, stream=True)
+    try:
+        yield response
+    finally:
+        await response.aclose()  # httpcore shields the closing itself
+
+
+@asynccontextmanager
+async def _chunks_of(response: httpx.Response) -> AsyncGenerator[AsyncIterator[bytes]]:
+    """The chunks of a body, and an end to all the generators that give them out.
+
+    httpx has them nested six deep and closes only the outermost. Left in the middle, the others
+    are finalised by the garbage collector, of which trio rightly complains. A closed response
+    makes each of them run to its end.
+    """
+    chunks = response.aiter_raw()
+    try:
+        yield chunks
+    finally:
+        with trio.CancelScope(shield=True), suppress(httpx.HTTPError, httpx.StreamError):
+            await response.aclose()
+            async for _ in chunks:
+                pass
+
+
+def _root_of(error: BaseException) -> str:
+    """Why it came to this, such as a certificate or a refused connection: httpx does not say."""
+    why = type(error).__name__
+    cause: BaseException | None = error
+    while cause is not None:
+        inner: tuple[BaseException, ...] = getattr(cause, "exceptions", ())
+        cause = inner[0] if inner else cause  # a host may have several addresses
+        why = str(cause) or why
+        cause = cause.__cause__ or cause.__context__
+    return why
+
+
+class _PackedError(Exception):
+    """The body is packed in a way that we cannot unpack."""
+
+
+def _unpacker(response: httpx.Response) -> Callable[[bytes], bytes]:
+    """What makes plain bytes of a chunk, for a backend that packs though it was asked not to."""
+    packing = response.headers.get("content-encoding", "identity").strip().lower()
+    if packing == "identity":
+        return bytes
+    if packing not in ("gzip", "deflate"):
+        raise _PackedError(f"the backend packs its answers as {packing}; it was asked not to")
+    unpacking = zlib.decompressobj(zlib.MAX_WBITS | 32)  # either, as the first bytes tell
+
+    def unpack(chunk: bytes) -> bytes:
+        try:
+            return unpacking.decompress(chunk)
+        except zlib.error as error:
+            raise _PackedError(f"the backend's answer is not the {packing} it says") from error
+
+    return unpack
+
+
+def _too_slow(api: ResponsesApi) -> Failure:
+    bounds = api.bounds
+    return Failure(
+        f"the backend at {api.place} did not answer in time: nothing was heard for "
+        f"{bounds.first_event:g} s at the start, {bounds.idle:g} s in the middle, or the turn took "
+        f"over {bounds.total:g} s",
+        status=504,
+        type="server_error",
+        code="timeout",
+    )

@@ -1,0 +1,1 @@
+"""Tests on real Codex binaries, with a scripted model behind them."""

@@ -1,0 +1,230 @@
+"""Real Codex binaries, the scripted model behind them, and ways to run turns on both."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import os
+import struct
+import subprocess
+import zlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from functools import cache, partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import pytest
+import trio
+from attrs import evolve
+
+from pipeline.chain import Pipeline
+from pipeline.events import Event
+from pipeline.loose_json import Json
+from pipeline.recipes import chat_options
+from pipeline.settings import Settings
+from pipeline.turn import Turn
+from sinks.chat_json import ChatCompletion, ChatJson
+from sinks.collect import Collect
+from sources.app_server.backend import BackendOptions, Pool, open_backend
+from sources.app_server.binary import native
+from sources.app_server.turns import AppServerTurn
+from sources.demo.model import ScriptedModel
+from sources.demo.provider import scripted_provider
+
+WHEEL: Final = "wheel"
+VERSIONS: Final = (WHEEL, "0.166.0", "0.89.0")
+"""The binary this project is pinned to, the newest one, and the oldest one that it understands."""
+KEPT: Final = Path(__file__).parents[2] / ".cache" / "codex"
+LONG_ENOUGH: Final = 60.0
+PNG: Final = b"\x89PNG\r\n\x1a\n"
+SOON: Final = 10.0
+
+Ask: TypeAlias = Callable[[Pool, Turn], Awaitable[ChatCompletion]]
+Watch: TypeAlias = Callable[[Pool, Turn], Awaitable[list[Event]]]
+Until: TypeAlias = Callable[[Callable[[], bool]], Awaitable[None]]
+OpenCodex: TypeAlias = Callable[..., AbstractAsyncContextManager[Pool]]
+
+
+# -- binaries --------------------------------------------------------------------------------------
+
+
+class MissingCodexError(Exception):
+    """There is no such binary here, and it could not be fetched."""
+
+
+@cache
+def _found(version: str) -> str | MissingCodexError:
+    """The native binary of a version. A failure is kept too: npm is not asked again and again."""
+    try:
+        return _from_wheel() if version == WHEEL else _from_npm(version)
+    except (MissingCodexError, OSError, subprocess.SubprocessError) as error:
+        return MissingCodexError(f"codex {version}: {error}")
+
+
+def _from_wheel() -> str:
+    bundle: Any = import_module("codex_cli_bin")  # it brings no types
+    return str(bundle.bundled_codex_path())
+
+
+def _from_npm(version: str) -> str:
+    folder = KEPT / version
+    folder.mkdir(parents=True, exist_ok=True)
+    launcher = folder / "node_modules" / ".bin" / "codex"
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two runs of the tests at once install it once
+        if not _is_version(launcher, version):
+            _install(folder, version)
+        if not _is_version(launcher, version):
+            raise MissingCodexError("npm installed it, but it does not run")
+    return native(str(launcher))
+
+
+def _install(folder: Path, version: str) -> None:
+    package = f"@openai/codex@{version}"
+    command = ["npm", "install", "--prefix", str(folder), package, "--no-audit", "--no-fund"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)  # noqa: S603
+    if done.returncode != 0:
+        raise MissingCodexError(f"npm failed: {done.stderr.strip()[-500:]}")
+
+
+def _is_version(launcher: Path, version: str) -> bool:
+    """Whether the native binary is there, whole, and the one it should be."""
+    if not launcher.exists() or native(str(launcher)).endswith(".js"):
+        return False
+    said = subprocess.run(  # noqa: S603
+        [native(str(launcher)), "--version"], capture_output=True, text=True, check=False
+    )
+    return said.returncode == 0 and said.stdout.split()[-1:] == [version]
+
+
+@pytest.fixture(scope="session")
+def binary_of() -> Callable[[str], str]:
+    """The native binary of a version; where there is none, a person's test run goes on."""
+
+    def find(version: str) -> str:
+        found = _found(version)
+        if isinstance(found, str):
+            return found
+        if "CI" in os.environ:
+            pytest.fail(str(found))
+        pytest.skip(str(found))
+
+    return find
+
+
+@pytest.fixture(params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    """Every version in turn; a module that wants one alone has a fixture of its own."""
+    return str(request.param)
+
+
+@pytest.fixture
+def codex(version: str, binary_of: Callable[[str], str]) -> str:
+    return binary_of(version)
+
+
+# -- the model and the backend ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def model() -> ScriptedModel:
+    return ScriptedModel()
+
+
+@pytest.fixture
+async def model_url(model: ScriptedModel) -> AsyncGenerator[str]:
+    async with model.serving() as url:
+        yield url
+
+
+@pytest.fixture
+def overrides(version: str, model_url: str) -> dict[str, str]:
+    """What makes a child of this version use the scripted model."""
+    chosen = scripted_provider(model_url)
+    if version == "0.89.0":
+        # It asks for the list of models at every thread, and waits seconds where nobody answers.
+        chosen["features.remote_models"] = "false"
+    return chosen
+
+
+@pytest.fixture
+def open_codex(codex: str, overrides: dict[str, str]) -> OpenCodex:
+    """Opens a backend on the binary, with the scripted model, and whatever options are given."""
+
+    def opened(**options: Any) -> AbstractAsyncContextManager[Pool]:
+        chosen = BackendOptions(codex=codex, overrides=overrides)
+        return open_backend(evolve(chosen, **options))
+
+    return opened
+
+
+@pytest.fixture
+async def backend(open_codex: OpenCodex) -> AsyncGenerator[Pool]:
+    async with open_codex() as pool:
+        yield pool
+
+
+@pytest.fixture
+def until() -> Until:
+    """Waits for something that is about to happen."""
+
+    async def wait(happened: Callable[[], bool]) -> None:
+        with trio.fail_after(SOON):
+            while not happened():  # noqa: ASYNC110  (what is waited for is a counter)
+                await trio.sleep(0.01)
+
+    return wait
+
+
+# -- turns -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def said() -> Callable[..., Turn]:
+    """A turn of which the last word is the user's."""
+
+    def turn(words: str | list[Json], *earlier: Json, **more: Any) -> Turn:
+        last: Json = {"type": "message", "role": "user", "content": words}
+        return evolve(Turn(model="gpt-5", items=(*earlier, last)), **more)
+
+    return turn
+
+
+@pytest.fixture
+def picture() -> str:
+    """One red pixel, as the address of an image."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        checked = kind + data
+        return struct.pack(">I", len(data)) + checked + struct.pack(">I", zlib.crc32(checked))
+
+    header = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
+    pixel = zlib.compress(b"\0\xff\0\0")
+    whole = PNG + chunk(b"IHDR", header) + chunk(b"IDAT", pixel) + chunk(b"IEND", b"")
+    return f"data:image/png;base64,{base64.b64encode(whole).decode()}"
+
+
+async def _ask(backend: Pool, turn: Turn, settings: Settings | None = None) -> ChatCompletion:
+    settings = settings or Settings()
+    sink = ChatJson(chat_options(settings, turn))
+    with trio.fail_after(LONG_ENOUGH):
+        return await settings.pipeline().run(AppServerTurn(backend, turn), sink, turn)
+
+
+async def _watch(backend: Pool, turn: Turn, recipe: Pipeline) -> list[Event]:
+    with trio.fail_after(LONG_ENOUGH):
+        return await recipe.run(AppServerTurn(backend, turn), Collect(), turn)
+
+
+@pytest.fixture
+def ask() -> Ask:
+    """Runs a turn through the whole pipeline, to the body that a client gets."""
+    return _ask
+
+
+@pytest.fixture
+def watch() -> Watch:
+    """Runs a turn without any stage, to the very events of the source."""
+    return partial(_watch, recipe=Pipeline())

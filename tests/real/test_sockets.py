@@ -1,0 +1,163 @@
+"""The newest real Codex behind WebSockets: TCP and unix sockets, tokens, and pools of them."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from socket import socket
+from typing import TypeAlias
+
+import pytest
+import trio
+
+from pipeline.errors import ProxyError
+from pipeline.turn import Tool, Turn
+from sinks.chat_json import ChatCompletion
+from sources.app_server.backend import BackendOptions, Pool, open_backend
+from sources.app_server.hermetic import Confinement
+from sources.app_server.supervisor import Patience
+
+Ask: TypeAlias = Callable[..., Awaitable[ChatCompletion]]
+Said: TypeAlias = Callable[..., Turn]
+Until: TypeAlias = Callable[[Callable[[], bool]], Awaitable[None]]
+Serve: TypeAlias = Callable[..., AbstractAsyncContextManager[int]]
+
+TOOLS = (Tool("localSearch"), Tool("readNote"))
+IMPATIENT = Patience(handshake=3.0, first_pause=0.05, longest_pause=0.2)
+
+
+@pytest.fixture
+def version() -> str:
+    return "0.166.0"
+
+
+@pytest.fixture(autouse=True)
+def everything_is_closed() -> Iterator[None]:
+    """A socket left open is found here, and not in whichever test comes next."""
+    yield
+    gc.collect()
+
+
+def free_port() -> int:
+    with socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+async def is_up(listen: str) -> bool:
+    """Whether somebody listens there."""
+    try:
+        if listen.startswith("unix://"):
+            stream: trio.SocketStream = await trio.open_unix_socket(listen.removeprefix("unix://"))
+        else:
+            host, _, port = listen.removeprefix("ws://").partition(":")
+            stream = await trio.open_tcp_stream(host, int(port))
+    except OSError:
+        return False
+    async with stream:
+        return True
+
+
+@pytest.fixture
+def serve(codex: str, overrides: dict[str, str], tmp_path: Path) -> Serve:
+    """Runs an app-server that listens somewhere, until it is no longer needed."""
+
+    @asynccontextmanager
+    async def serving(listen: str, *more: str) -> AsyncGenerator[int]:
+        home, workspace = tmp_path / "home", tmp_path / "workspace"
+        home.mkdir(exist_ok=True)
+        workspace.mkdir(exist_ok=True)
+        confined = Confinement(home=home, workspace=workspace, overrides=overrides)
+        process = await trio.lowlevel.open_process(
+            [*confined.command(codex, listen=listen), *more],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=confined.environment(),
+            cwd=str(workspace),
+        )
+        try:
+            with trio.fail_after(20):
+                while not await is_up(listen):
+                    assert process.poll() is None, "it ended at once"
+                    await trio.sleep(0.02)
+            yield process.pid
+        finally:
+            process.kill()
+            with trio.CancelScope(shield=True):
+                await process.wait()
+
+    return serving
+
+
+async def text_and_burst(backend: Pool, ask: Ask, said: Said) -> None:
+    answer = await ask(backend, said("TEXT"))
+    assert answer.body["choices"][0]["message"]["content"] == "Hello, wörld 🌍!"
+    burst = await ask(backend, said("BURST", tools=TOOLS))
+    calls = burst.body["choices"][0]["message"]["tool_calls"]
+    assert [call["id"] for call in calls] == ["call_a", "call_b", "call_c"]
+
+
+async def test_turns_run_over_a_tcp_socket(serve: Serve, ask: Ask, said: Said) -> None:
+    address = f"ws://127.0.0.1:{free_port()}"
+    async with serve(address), open_backend(BackendOptions(addresses=(address,))) as backend:
+        await text_and_burst(backend, ask, said)
+
+
+async def test_turns_run_over_a_unix_socket(
+    serve: Serve, ask: Ask, said: Said, tmp_path: Path
+) -> None:
+    address = f"unix://{tmp_path / 'codex.sock'}"
+    async with serve(address), open_backend(BackendOptions(addresses=(address,))) as backend:
+        await text_and_burst(backend, ask, said)
+
+
+async def test_a_token_opens_the_door_and_a_wrong_one_is_named_as_the_reason(
+    serve: Serve, ask: Ask, said: Said, tmp_path: Path
+) -> None:
+    address = f"ws://127.0.0.1:{free_port()}"
+    token = tmp_path / "token"
+    token.write_text("let-me-in-0123456789abcdef")
+    guarded = ("--ws-auth", "capability-token", "--ws-token-file", str(token))
+    async with serve(address, *guarded):
+        right = BackendOptions(addresses=(address,), token=token.read_text())
+        async with open_backend(right) as backend:
+            await text_and_burst(backend, ask, said)
+        wrong = BackendOptions(addresses=(address,), token="no", patience=IMPATIENT)  # noqa: S106
+        async with open_backend(wrong) as backend:
+            with pytest.raises(ProxyError, match=f"{address}.*HTTP 401") as caught:
+                await ask(backend, said("TEXT"))
+        assert caught.value.failure.status == 503
+
+
+async def test_a_pool_serves_while_one_of_its_addresses_is_dead(
+    serve: Serve, ask: Ask, said: Said
+) -> None:
+    dead, alive = (f"ws://127.0.0.1:{free_port()}" for _ in range(2))
+    options = BackendOptions(addresses=(dead, alive), patience=IMPATIENT)
+    async with serve(alive), open_backend(options) as backend:
+        for _ in range(3):
+            await text_and_burst(backend, ask, said)
+        assert [server.ready for server in backend.servers] == [False, True]
+        assert dead in backend.why_not
+
+
+async def test_an_app_server_that_comes_back_is_used_again(
+    serve: Serve, ask: Ask, said: Said, until: Until
+) -> None:
+    address = f"ws://127.0.0.1:{free_port()}"
+    options = BackendOptions(addresses=(address,), patience=IMPATIENT)
+    async with open_backend(options) as backend:
+        async with serve(address):
+            await text_and_burst(backend, ask, said)
+        await until(lambda: not backend.ready)
+        with pytest.raises(ProxyError, match=address) as caught:
+            await ask(backend, said("TEXT"))
+        assert caught.value.failure.status == 503
+        async with serve(address):
+            await until(lambda: backend.ready)
+            await text_and_burst(backend, ask, said)

@@ -1,0 +1,331 @@
+"""However a turn is left, the backend is told once to stop, its thread goes, time is bounded."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from attrs import evolve
+
+from pipeline.chain import Pipeline
+from pipeline.errors import Failure
+from pipeline.events import Event, Failed, TextDelta, ToolCall
+from pipeline.loose_json import Json
+from pipeline.settings import Settings
+from pipeline.stage import Receive
+from pipeline.turn import Tool, Turn
+from sinks.collect import Collect
+from sources.app_server import session as session_module
+from sources.app_server.held import HoldingOptions
+from sources.app_server.place import Bounds
+from sources.app_server.turns import AppServerTurn
+from sources.demo.chaos_child import ChaosChild
+
+QUICK = Bounds(first_event=0.15, idle=0.15, total=3.0)
+
+
+def user(text: str) -> Json:
+    return {"type": "message", "role": "user", "content": text}
+
+
+def turn_of(text: str) -> Turn:
+    return Turn(model="gpt-5", items=(user(text),), tools=(Tool("localSearch"), Tool("readNote")))
+
+
+async def play(
+    child: ChaosChild,
+    turn: Turn | str,
+    bounds: Bounds | None = None,
+    recipe: Pipeline | None = None,
+) -> list[Event]:
+    turn = turn_of(turn) if isinstance(turn, str) else turn
+    source = AppServerTurn(child.pool, turn, bounds)
+    with trio.fail_after(4):
+        return await (recipe or Pipeline()).run(source, Collect(), turn)
+
+
+def text(events: Sequence[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+def failure(events: Sequence[Event]) -> Failure:
+    (failed,) = [event for event in events if isinstance(event, Failed)]
+    return failed.error
+
+
+class Waiting:
+    """A client that has read something and waits for more."""
+
+    def __init__(self) -> None:
+        self.reads = trio.Event()
+
+    async def run(self, receive: Receive) -> None:
+        async for _ in receive:
+            self.reads.set()
+
+
+@asynccontextmanager
+async def playing(child: ChaosChild, words: str) -> AsyncGenerator[Waiting]:
+    """A turn under way; when the block is left, so does its client."""
+    client = Waiting()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Pipeline().run, AppServerTurn(child.pool, turn_of(words)), client)
+        yield client
+        nursery.cancel_scope.cancel()
+
+
+async def until_let_go(child: ChaosChild, turns: int = 1) -> None:
+    with trio.fail_after(4):
+        await child.until(lambda: len(child.told("thread/delete")) >= turns)
+
+
+def ends(child: ChaosChild) -> list[str]:
+    """What the backend was told to end, in order."""
+    ending = ("turn/interrupt", "thread/delete", "thread/archive")
+    return [message["method"] for message in child.log() if message.get("method") in ending]
+
+
+# -- interrupts ----------------------------------------------------------------------------------
+
+
+async def test_a_turn_that_ends_by_itself_is_not_interrupted(tmp_path: Path) -> None:
+    async with ChaosChild(tmp_path).running() as child:
+        await play(child, "TEXT")
+        await until_let_go(child)
+        assert ends(child) == ["thread/delete"]
+
+
+async def test_the_cutter_interrupts_once_and_the_thread_is_deleted(tmp_path: Path) -> None:
+    async with ChaosChild(tmp_path).running() as child:
+        events = await play(child, "BURST", recipe=Settings().pipeline())
+        assert len([event for event in events if isinstance(event, ToolCall)]) == 3
+        await until_let_go(child)
+        assert ends(child) == ["turn/interrupt", "thread/delete"]
+        (started,), (stopped,) = child.told("turn/start"), child.told("turn/interrupt")
+        assert started["threadId"] == stopped["threadId"]
+
+
+async def test_a_client_that_leaves_in_the_middle_interrupts_once(tmp_path: Path) -> None:
+    async with ChaosChild(tmp_path).running() as child:
+        async with playing(child, "HANG") as client:
+            await client.reads.wait()
+        await until_let_go(child)
+        assert ends(child) == ["turn/interrupt", "thread/delete"]
+
+
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        ("thread/start", ["thread/delete"]),
+        ("thread/inject_items", ["thread/delete"]),
+        ("turn/start", ["turn/interrupt", "thread/delete"]),
+    ],
+)
+async def test_a_client_that_leaves_before_the_turn_has_started_leaves_nothing_behind(
+    tmp_path: Path, method: str, told: list[str]
+) -> None:
+    async with ChaosChild(tmp_path, "--delay", f"{method}=0.15").running() as child:
+        before = len(child.told(method))
+        async with playing(child, "HANG"):
+            await child.until(lambda: len(child.told(method)) > before)
+        await until_let_go(child)
+        assert ends(child) == told
+
+
+async def test_a_client_that_leaves_before_there_is_a_backend_is_gone(tmp_path: Path) -> None:
+    child = ChaosChild(tmp_path)
+    async with playing(child, "HANG"):
+        await trio.testing.wait_all_tasks_blocked()
+    assert child.log() == []
+
+
+async def test_clients_that_leave_one_after_the_other_interrupt_once_each(tmp_path: Path) -> None:
+    async with ChaosChild(tmp_path, "--always", "late").running() as child:
+        for number in (1, 2, 3):
+            async with playing(child, "HANG") as client:
+                await client.reads.wait()
+            await until_let_go(child, number)
+        stopped = [told["turnId"] for told in child.told("turn/interrupt")]
+        assert len(stopped) == len(set(stopped)) == 3
+        assert text(await play(child, "TEXT")) == "Hello, wörld 🌍!"
+
+
+async def test_a_client_that_is_cancelled_twice_leaves_once(tmp_path: Path) -> None:
+    async with ChaosChild(tmp_path).running() as child:
+        with trio.CancelScope() as outer:
+            async with playing(child, "HANG") as client:
+                await client.reads.wait()
+                outer.cancel()
+        await until_let_go(child)
+        assert ends(child) == ["turn/interrupt", "thread/delete"]
+
+
+async def test_what_comes_after_an_interrupt_belongs_to_nobody(tmp_path: Path) -> None:
+    async with ChaosChild(tmp_path).running() as child:
+        client = (await child.pool.lease()).client
+        async with playing(child, "HANG !late") as reader:
+            await reader.reads.wait()
+        await until_let_go(child)
+        assert text(await play(child, "TEXT")) == "Hello, wörld 🌍!"
+        assert client.counters["belongs to nobody"] >= 4
+        refused = [m for m in child.log() if "error" in m and "method" not in m]
+        assert [message["error"]["code"] for message in refused] == [-32601]
+
+
+# -- a backend that does not help ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["--hang", "--refuse"])
+async def test_a_thread_is_deleted_though_its_interrupt_is_not_answered_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """Codex refuses to interrupt a turn that has just ended, and may not answer at all."""
+    monkeypatch.setattr(session_module, "LETTING_GO", 0.2)
+    async with ChaosChild(tmp_path, fault, "turn/interrupt").running() as child:
+        client = (await child.pool.lease()).client
+        async with playing(child, "HANG") as reader:
+            await reader.reads.wait()
+        with trio.fail_after(4):
+            await child.until(lambda: client.load == 0)
+        await until_let_go(child)
+        assert ends(child) == ["turn/interrupt", "thread/delete"]
+
+
+async def test_a_thread_whose_turn_was_refused_is_deleted(tmp_path: Path) -> None:
+    async with ChaosChild(tmp_path, "--refuse", "turn/start").running() as child:
+        assert failure(await play(child, "TEXT")).status == 400
+        await until_let_go(child)
+        assert ends(child) == ["thread/delete"]
+
+
+async def test_a_backend_that_lets_nothing_go_does_not_hold_up_its_end(
+    tmp_path: Path,
+) -> None:
+    flags = ("--hang", "turn/interrupt", "--hang", "thread/delete")
+    with trio.fail_after(4):
+        async with ChaosChild(tmp_path, *flags).running() as child:
+            async with playing(child, "HANG") as client:
+                await client.reads.wait()
+            await child.until(lambda: child.told("turn/interrupt"))
+
+
+async def test_a_client_that_leaves_while_its_history_is_half_sent_harms_nobody(
+    tmp_path: Path,
+) -> None:
+    """What is written into a pipe cannot be taken back: the rest of the line must follow."""
+    async with ChaosChild(tmp_path, "--deaf", "thread/start=0.3").running() as child:
+        before = len(child.told("thread/start"))
+        with trio.move_on_after(4) as limit:
+            async with playing(child, "x" * 1_000_000):
+                await child.until(lambda: len(child.told("thread/start")) > before)
+                with trio.move_on_after(0.1):  # the pipe is full by now, and nobody reads
+                    await trio.sleep_forever()
+            assert text(await play(child, "TEXT")) == "Hello, wörld 🌍!"
+        assert not limit.cancelled_caught
+        assert not [message for message in child.log() if "unreadable" in message]
+
+
+# -- bounds --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "bounds"),
+    [
+        ("SILENT", Bounds(first_event=0.1)),
+        ("HANG", Bounds(idle=0.1)),
+        ("TEXT !slow=0.2", Bounds(first_event=5.0, idle=0.1)),
+        ("LONG !slow=0.02", Bounds(total=0.2)),
+        ("!endless", Bounds(total=0.2)),
+        ("!retrying", Bounds(first_event=0.1)),
+        ("HANG !retrying", Bounds(first_event=0.1, idle=0.1)),
+    ],
+)
+async def test_a_turn_that_takes_too_long_is_a_504_and_is_interrupted(
+    tmp_path: Path, words: str, bounds: Bounds
+) -> None:
+    async with ChaosChild(tmp_path).running() as child:
+        found = failure(await play(child, words, bounds))
+        assert (found.status, found.code) == (504, "timeout")
+        await until_let_go(child)
+        assert ends(child) == ["turn/interrupt", "thread/delete"]
+        assert text(await play(child, "TEXT")) == "Hello, wörld 🌍!"
+
+
+@pytest.mark.parametrize("method", ["thread/start", "thread/inject_items", "turn/start"])
+async def test_the_bounds_hold_from_the_very_first_request_on(tmp_path: Path, method: str) -> None:
+    async with ChaosChild(tmp_path, "--hang", method).running() as child:
+        found = failure(await play(child, "TEXT", QUICK))
+        assert (found.status, found.code) == (504, "timeout")
+
+
+async def test_a_backend_that_does_not_read_is_a_504_too(tmp_path: Path) -> None:
+    async with ChaosChild(tmp_path, "--deaf", "thread/start=30").running() as child:
+        found = failure(await play(child, "x" * 1_000_000, QUICK))
+        assert (found.status, found.code) == (504, "timeout")
+
+
+async def test_a_client_that_never_reads_does_not_keep_its_turn_for_ever(tmp_path: Path) -> None:
+    class Asleep:
+        async def run(self, receive: Receive) -> None:
+            await trio.sleep_forever()
+
+    async with ChaosChild(tmp_path).running() as child, trio.open_nursery() as nursery:
+        source = AppServerTurn(child.pool, turn_of("LONG !slow=0.01"), Bounds(total=0.2))
+        nursery.start_soon(Pipeline().run, source, Asleep())
+        await until_let_go(child)
+        nursery.cancel_scope.cancel()
+
+
+# -- held turns ----------------------------------------------------------------------------------
+
+
+async def test_a_turn_with_calls_is_held_and_its_follow_up_continues_it(tmp_path: Path) -> None:
+    async with ChaosChild(tmp_path, holding=HoldingOptions()).running() as child:
+        asked = turn_of("ONECALL")
+        (call,) = [
+            event
+            for event in await play(child, asked, recipe=Settings().pipeline())
+            if isinstance(event, ToolCall)
+        ]
+        await child.until(lambda: len(child.pool.held) == 1)
+        made = {"type": "function_call", "call_id": call.call_id, "name": call.name}
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+        items = (*asked.items, made | {"arguments": call.arguments}, result)
+        events = await play(child, evolve(asked, items=items), recipe=Settings().pipeline())
+        assert text(events) == "The tool said: rain"
+        await until_let_go(child)
+        assert (len(child.told("turn/start")), ends(child)) == (1, ["thread/delete"])
+
+
+async def test_a_held_turn_is_interrupted_once_when_its_time_is_over(tmp_path: Path) -> None:
+    options = HoldingOptions(seconds=0.1)
+    async with ChaosChild(tmp_path, holding=options).running() as child:
+        await play(child, "BURST", recipe=Settings().pipeline())
+        await child.until(lambda: len(child.pool.held) == 1)
+        assert ends(child) == []
+        await until_let_go(child)
+        assert ends(child) == ["turn/interrupt", "thread/delete"]
+
+
+async def test_a_client_that_leaves_with_its_calls_half_read_is_not_held_for(
+    tmp_path: Path,
+) -> None:
+    async with ChaosChild(tmp_path, holding=HoldingOptions()).running() as child:
+        async with playing(child, "BURST") as client:
+            await client.reads.wait()
+        await until_let_go(child)
+        assert (len(child.pool.held), ends(child)) == (0, ["turn/interrupt", "thread/delete"])
+
+
+async def test_a_held_turn_is_forgotten_when_its_backend_dies(tmp_path: Path) -> None:
+    async with ChaosChild(tmp_path, holding=HoldingOptions()).running() as child:
+        await play(child, "ONECALL", recipe=Settings().pipeline())
+        await child.until(lambda: len(child.pool.held) == 1)
+        await play(child, "TEXT !die")
+        with trio.fail_after(4):
+            await child.until(lambda: len(child.pids) == 2 and child.server.ready)
+        assert len(child.pool.held) == 0

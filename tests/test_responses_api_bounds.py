@@ -1,0 +1,292 @@
+"""How bursts come about, how long is waited, how a client leaves, and where the key goes."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeAlias
+
+import pytest
+import trio
+import trio.testing
+
+from pipeline.errors import Failure
+from pipeline.events import Burst, Event, Failed, TextDelta, TurnEnd
+from pipeline.settings import Settings
+from pipeline.turn import Turn
+from sinks.collect import Collect
+from sources.app_server.place import Bounds
+from sources.responses_api import MOST_UNREAD, ResponsesApiTurn, open_client
+from sources.responses_request import ResponsesApi
+
+Talk: TypeAlias = Callable[[trio.SocketStream], Awaitable[None]]
+
+KEY = "sk-secret-0123456789"
+TURN = Turn(items=({"type": "message", "role": "user", "content": "hello"},))
+STREAM = "content-type: text/event-stream\r\n"
+
+
+@asynccontextmanager
+async def backend(talk: Talk) -> AsyncGenerator[str]:
+    """Answers every request by `talk`, once all of it has been read; then closes."""
+
+    async def serve(stream: trio.SocketStream) -> None:
+        async with stream:
+            await request_on(stream)
+            await talk(stream)
+
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, serve, listeners)
+        yield f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        nursery.cancel_scope.cancel()
+
+
+async def request_on(stream: trio.SocketStream) -> bytes:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += await stream.receive_some()
+    head, _, body = data.partition(b"\r\n\r\n")
+    (length,) = [line[16:] for line in head.lower().split(b"\r\n") if line.startswith(b"content-l")]
+    while len(body) < int(length):
+        body += await stream.receive_some()
+    return data
+
+
+def http(body: bytes = b"", status: str = "200 OK", headers: str = STREAM) -> bytes:
+    """An answer that ends with its connection."""
+    return f"HTTP/1.1 {status}\r\n{headers}connection: close\r\n\r\n".encode() + body
+
+
+def chunked(*chunks: bytes, end: bool = True) -> bytes:
+    head = f"HTTP/1.1 200 OK\r\n{STREAM}transfer-encoding: chunked\r\n\r\n".encode()
+    body = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
+    return head + body + (b"0\r\n\r\n" if end else b"")
+
+
+def says(answer: bytes) -> Talk:
+    async def talk(stream: trio.SocketStream) -> None:
+        await stream.send_all(answer)
+
+    return talk
+
+
+def sse(kind: str, **fields: Any) -> bytes:
+    return b"data: %b\n\n" % json.dumps({"type": f"response.{kind}", **fields}).encode()
+
+
+def delta(words: str) -> bytes:
+    return sse("output_text.delta", delta=words)
+
+
+COMPLETED = sse("completed", response={"id": "resp_1"})
+
+
+def words(events: Iterable[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+async def hear(talk: Talk, bounds: Bounds | None = None) -> list[Event]:
+    """What comes out at the end of the whole recipe."""
+    async with backend(talk) as url:
+        source = ResponsesApiTurn(ResponsesApi(url, KEY, bounds or Bounds()), TURN)
+        with trio.fail_after(5):
+            return await Settings().pipeline().run(source, Collect(), TURN)
+
+
+def failure_in(events: list[Event]) -> Failure:
+    *_, failed, end = events
+    assert isinstance(failed, Failed)
+    assert isinstance(end, TurnEnd)
+    return failed.error
+
+
+class Bursts:
+    """The sending end of a channel that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.bursts: list[Burst] = []
+
+    async def send(self, value: Burst, /) -> None:
+        self.bursts.append(value)
+        await trio.lowlevel.checkpoint()
+
+    def close(self) -> None: ...
+
+
+# -- bursts --------------------------------------------------------------------------------------
+
+
+async def test_what_one_read_brought_goes_on_as_one_burst() -> None:
+    answer = chunked(*[delta(str(number)) for number in range(100)], COMPLETED)
+    kept = Bursts()
+    async with backend(says(answer)) as url:
+        with trio.fail_after(5):
+            await ResponsesApiTurn(ResponsesApi(url), TURN).run(kept)
+    assert words(kept.bursts[0]).startswith("0123456789")
+    assert len(kept.bursts) <= 2  # the kernel may split what was sent at once
+
+
+async def test_what_comes_late_is_not_waited_for() -> None:
+    told = trio.Event()
+
+    async def talk(stream: trio.SocketStream) -> None:
+        await stream.send_all(http(delta("first")))
+        await told.wait()
+        await stream.send_all(COMPLETED)
+
+    class Telling(Bursts):
+        async def send(self, value: Burst, /) -> None:
+            await super().send(value)
+            told.set()
+
+    kept = Telling()
+    async with backend(talk) as url:
+        with trio.fail_after(5):
+            await ResponsesApiTurn(ResponsesApi(url), TURN).run(kept)
+    assert [words(burst) for burst in kept.bursts] == ["first", ""]
+
+
+# -- time ------------------------------------------------------------------------------------------
+
+
+async def silent(stream: trio.SocketStream) -> None:
+    await trio.sleep_forever()
+
+
+async def headers_only(stream: trio.SocketStream) -> None:
+    await stream.send_all(http())
+    await trio.sleep_forever()
+
+
+async def one_word(stream: trio.SocketStream) -> None:
+    await stream.send_all(http(delta("one")))
+    await trio.sleep_forever()
+
+
+async def half_a_refusal(stream: trio.SocketStream) -> None:
+    await stream.send_all(http(b"{", "500 Internal Server Error"))
+    await trio.sleep_forever()
+
+
+async def chatter(stream: trio.SocketStream) -> None:
+    await stream.send_all(http())
+    with suppress(trio.BrokenResourceError):
+        while True:
+            await stream.send_all(delta("x"))
+            await trio.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("talk", "bounds"),
+    [
+        (silent, Bounds(first_event=0.1)),
+        (headers_only, Bounds(first_event=0.1)),
+        (half_a_refusal, Bounds(first_event=0.1)),
+        (one_word, Bounds(first_event=5, idle=0.1)),
+        (chatter, Bounds(total=0.1)),
+    ],
+)
+async def test_every_wait_has_its_bound(talk: Talk, bounds: Bounds) -> None:
+    failure = failure_in(await hear(talk, bounds))
+    assert (failure.status, failure.code) == (504, "timeout")
+    assert "0.1 s" in failure.message
+
+
+async def test_a_comment_is_a_sign_of_life() -> None:
+    async def talk(stream: trio.SocketStream) -> None:
+        await stream.send_all(http())
+        for _ in range(10):
+            await trio.sleep(0.03)
+            await stream.send_all(b": ping\n\n")
+        await stream.send_all(delta("at last") + COMPLETED)
+
+    assert words(await hear(talk, Bounds(first_event=0.15))) == "at last"
+
+
+# -- a client that is slow, or leaves --------------------------------------------------------------
+
+
+class Stuck(Bursts):
+    """A client that takes one burst and then nothing more."""
+
+    async def send(self, value: Burst, /) -> None:
+        await super().send(value)
+        await trio.sleep_forever()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_a_slow_client_stops_the_backend_and_may_still_leave(shared: bool) -> None:
+    """Left in the middle, httpx's generators must not fall to the garbage collector."""
+    sent = 0
+    gone = trio.Event()
+
+    async def talk(stream: trio.SocketStream) -> None:
+        nonlocal sent
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+        await stream.send_all(http())
+        try:
+            while True:
+                await stream.send_all(delta("x" * 1000))
+                sent += 1000
+        except trio.BrokenResourceError:
+            gone.set()
+
+    async with backend(talk) as url, open_client() as client:
+        source = ResponsesApiTurn(ResponsesApi(url), TURN, client if shared else None)
+        with trio.fail_after(5):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(source.run, Stuck())
+                await trio.testing.wait_all_tasks_blocked(0.1)
+                assert MOST_UNREAD < sent < 20_000_000
+                nursery.cancel_scope.cancel()
+            await gone.wait()
+    gc.collect()
+
+
+# -- the key ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        http(f'{{"error": {{"message": "no such key: {KEY}"}}}}'.encode(), "401 Unauthorized"),
+        http(b"x" * 90 + KEY.encode(), "500 Internal Server Error", ""),
+        http(f"you sent Authorization: Bearer {KEY}".encode()),
+        http(b"x" * 90 + KEY.encode()),
+        http(sse("failed", response={"error": {"code": "x", "message": f"bad {KEY}"}})),
+    ],
+)
+async def test_the_key_is_in_no_message_and_no_log(
+    answer: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    failure = failure_in(await hear(says(answer)))
+    assert "…" in failure.message
+    assert KEY[:10] not in failure.message
+    assert KEY[:10] not in caplog.text
+
+
+async def test_the_key_is_in_its_header() -> None:
+    heads: list[bytes] = []
+
+    async def serve(stream: trio.SocketStream) -> None:
+        heads.append(await request_on(stream))
+        await stream.send_all(http(COMPLETED))
+        await stream.aclose()
+
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, serve, listeners)
+        url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        with trio.fail_after(5):
+            await ResponsesApiTurn(ResponsesApi(url, KEY), TURN).run(Bursts())
+        nursery.cancel_scope.cancel()
+    head, _, body = heads[0].partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /v1/responses HTTP/1.1\r\n")
+    assert f"\r\nauthorization: Bearer {KEY}\r\n".encode() in head
+    assert KEY.encode() not in body

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pipeline.errors import ProxyError, UsageError
+from pipeline.turn import Tool, Turn
+from sources.responses_request import ResponsesApi, request_body
+
+SCHEMA = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
+SAID = {"type": "message", "role": "user", "content": "Grüße 🌍"}
+
+
+def body_of(turn: Turn) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(request_body(turn))
+    return found
+
+
+def test_a_plain_turn_asks_for_nothing_that_nobody_wanted() -> None:
+    assert body_of(Turn(model="gpt-5", items=(SAID,))) == {
+        "model": "gpt-5",
+        "input": [SAID],
+        "stream": True,
+        "store": False,
+    }
+
+
+def test_tools_are_flat_and_have_a_schema() -> None:
+    tools = (Tool("localSearch", SCHEMA, "searches the vault"), Tool("now"))
+    body = body_of(Turn(tools=tools))
+    assert body["tools"] == [
+        {
+            "type": "function",
+            "name": "localSearch",
+            "description": "searches the vault",
+            "parameters": SCHEMA,
+        },
+        {"type": "function", "name": "now", "parameters": {"type": "object", "properties": {}}},
+    ]
+    assert "parallel_tool_calls" not in body
+
+
+@pytest.mark.parametrize(
+    "wish", [{"parallel_tool_calls": False}, {"legacy_functions": True}], ids=str
+)
+def test_who_can_take_one_call_only_asks_for_one(wish: dict[str, bool]) -> None:
+    assert body_of(Turn(tools=(Tool("now"),), **wish))["parallel_tool_calls"] is False  # type: ignore[arg-type]
+    assert "parallel_tool_calls" not in body_of(Turn(**wish))  # type: ignore[arg-type]
+
+
+def test_instructions_of_both_kinds_go_along() -> None:
+    assert body_of(Turn(instructions="Be brief."))["instructions"] == "Be brief."
+    both = Turn(base_instructions="You are kind.", instructions="Be brief.")
+    assert body_of(both)["instructions"] == "You are kind.\n\nBe brief."
+
+
+def test_reasoning_is_asked_for_sealed_since_nothing_is_stored() -> None:
+    body = body_of(Turn(effort="high", summary="auto"))
+    assert body["reasoning"] == {"effort": "high", "summary": "auto"}
+    assert body["include"] == ["reasoning.encrypted_content"]
+    assert body_of(Turn(effort="low"))["reasoning"] == {"effort": "low"}
+
+
+def test_a_schema_for_the_answer_is_a_text_format() -> None:
+    assert body_of(Turn(output_schema=SCHEMA))["text"] == {
+        "format": {"type": "json_schema", "name": "answer", "schema": SCHEMA, "strict": True}
+    }
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        Turn(items=({"role": "user", "content": "\ud800"},)),
+        Turn(instructions="\udfff"),
+        Turn(tools=(Tool("now", description="\ud800"),)),
+    ],
+)
+def test_half_a_surrogate_pair_is_a_bad_request(turn: Turn) -> None:
+    with pytest.raises(ProxyError, match="surrogate") as raised:
+        request_body(turn)
+    assert raised.value.failure.status == 400
+
+
+# -- where it goes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [
+        ("http://localhost:8000", "http://localhost:8000/v1/responses"),
+        (" http://localhost:8000/ ", "http://localhost:8000/v1/responses"),
+        ("https://api.openai.com/v1", "https://api.openai.com/v1/responses"),
+        ("https://api.openai.com/v1/", "https://api.openai.com/v1/responses"),
+        ("https://api.openai.com/v1/responses", "https://api.openai.com/v1/responses"),
+        ("http://[::1]:8/api/v1", "http://[::1]:8/api/v1/responses"),
+        ("https://a.example/openai/v1?api-version=p", "https://a.example/openai/v1/responses?api-version=p"),
+    ],
+)  # fmt: skip
+def test_an_address_may_be_given_as_far_as_one_likes(address: str, url: str) -> None:
+    assert ResponsesApi(address).url == url
+
+
+@pytest.mark.parametrize(
+    "address", ["", "localhost:8000", "ftp://a.example/v1", "http://", "http://a:b/", "unix:/sock"]
+)
+def test_an_address_that_is_none_is_refused_with_an_example(address: str) -> None:
+    with pytest.raises(UsageError, match=r"PROXY_BACKEND=.*https://api\.openai\.com/v1"):
+        ResponsesApi(address)
+
+
+def test_a_password_in_the_address_is_refused_and_not_repeated() -> None:
+    with pytest.raises(UsageError, match="PROXY_BACKEND_API_KEY") as raised:
+        ResponsesApi("https://me:hunter2@a.example/v1")
+    assert "hunter2" not in str(raised.value)
+
+
+# -- the key ---------------------------------------------------------------------------------------
+
+
+def test_the_key_is_in_its_header_and_in_no_repr() -> None:
+    api = ResponsesApi("http://localhost:8000", " sk-secret-0123456789\n")
+    assert api.headers()["authorization"] == "Bearer sk-secret-0123456789"
+    assert "sk-secret" not in repr(api)
+    assert "authorization" not in ResponsesApi("http://localhost:8000").headers()
+
+
+@pytest.mark.parametrize("key", ["sk-secret\n1", "sk secret", "sk-schlüssel", "sk-\x7f"])
+def test_a_key_that_fits_no_header_is_refused_and_not_repeated(key: str) -> None:
+    with pytest.raises(UsageError, match="PROXY_BACKEND_API_KEY") as raised:
+        ResponsesApi("http://localhost:8000", key)
+    assert key not in str(raised.value)
+
+
+def test_the_key_is_taken_out_of_what_a_backend_says() -> None:
+    api = ResponsesApi("http://localhost:8000", "sk-secret-0123456789")
+    assert api.without_key("bad key: sk-secret-0123456789!") == "bad key: …!"
+
+
+def test_a_word_in_the_place_of_a_key_is_no_secret() -> None:
+    assert ResponsesApi("http://localhost:8000", "none").without_key("none such") == "none such"
