@@ -9,11 +9,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.turn import Tool
+from pipeline.errors import ProxyError
+from pipeline.turn import Tool, Turn
 from sources.app_server.hermetic import BUILT_IN_FEATURES, Confinement
 from sources.app_server.names import RESERVED, Aliases
 from sources.app_server.prompts import flattened, tool_prompt
-from sources.app_server.thread import bad_text
+from sources.app_server.sendable import DEEPEST, check_sendable
 
 # -- names ---------------------------------------------------------------------------------------
 
@@ -119,18 +120,21 @@ def test_the_same_tools_always_give_the_same_rules(tools: list[Tool]) -> None:
 
 @pytest.mark.parametrize("bad", ["\ud800", {"\udfff": 1}, [["a", {"b": ["x\udc00"]}]]])
 def test_half_of_a_surrogate_pair_is_found_wherever_it_is(bad: object) -> None:
-    assert bad_text(bad)
+    with pytest.raises(ProxyError, match="surrogate"):
+        check_sendable(Turn(items=({"content": bad},)))
 
 
 def test_whole_pairs_and_other_things_are_good_text() -> None:
-    assert not bad_text({"a": ["😀\U0010ffff", 5, None, True, 1.5], "ö": {}})
+    check_sendable(Turn(items=({"a": ["😀\U0010ffff", 5, None, True, 1.5], "ö": {}},)))
 
 
-def test_looking_for_bad_text_survives_any_depth() -> None:
+@pytest.mark.parametrize("levels", [DEEPEST + 10, 900, 5000])
+def test_what_is_too_deep_for_codex_is_refused_at_any_depth(levels: int) -> None:
     deep: Any = "x"
-    for _ in range(900):
+    for _ in range(levels):
         deep = [deep]
-    bad_text(deep)
+    with pytest.raises(ProxyError, match="levels deep"):
+        check_sendable(Turn(items=({"content": deep},)))
 
 
 # -- walls ---------------------------------------------------------------------------------------

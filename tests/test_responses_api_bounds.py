@@ -200,12 +200,12 @@ async def test_every_wait_has_its_bound(talk: Talk, bounds: Bounds) -> None:
 async def test_a_comment_is_a_sign_of_life() -> None:
     async def talk(stream: trio.SocketStream) -> None:
         await stream.send_all(http())
-        for _ in range(10):
-            await trio.sleep(0.03)
+        for _ in range(8):
+            await trio.sleep(0.05)
             await stream.send_all(b": ping\n\n")
         await stream.send_all(delta("at last") + COMPLETED)
 
-    assert words(await hear(talk, Bounds(first_event=0.15))) == "at last"
+    assert words(await hear(talk, Bounds(first_event=0.3))) == "at last"
 
 
 # -- a client that is slow, or leaves --------------------------------------------------------------

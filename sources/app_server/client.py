@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import random
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ from sources.app_server.rpc import (
 from sources.app_server.transport import Transport, TransportClosedError
 
 REQUEST_TIMEOUT: Final = 30.0
+MOST_OUTGOING: Final = 256 * 1024 * 1024
+"""What may wait to be sent; a backend that reads so little is as good as gone."""
 DECLINED: Final[dict[str, Json]] = {
     "item/commandExecution/requestApproval": {"decision": "decline"},
     "item/fileChange/requestApproval": {"decision": "decline"},
@@ -85,6 +88,9 @@ class AppServerClient:
         self._pending: dict[int, Pending] = {}
         self._mailboxes: dict[str, Mailbox] = {}
         self._gone: str | None = None
+        self._outgoing: deque[bytes] = deque()
+        self._outgoing_bytes = 0
+        self._posted = trio.Event()
         self._end_event = trio.Event()
         self._idle = trio.Event()
         self.user_agent = ""
@@ -110,13 +116,31 @@ class AppServerClient:
     async def run(self) -> None:
         """Read until the connection ends; then everybody who waits is told."""
         try:
-            while True:
-                lines = await self._transport.receive()
-                await self._dispatch(lines)
-        except TransportClosedError as error:
-            self._end(str(error))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write)
+                await self._read()
+                nursery.cancel_scope.cancel()
         finally:
             self._end("the connection was closed")
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                self._dispatch(await self._transport.receive())
+        except (TransportClosedError, BackendGoneError) as error:
+            self._end(str(error))
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                while self._outgoing:
+                    message = self._outgoing.popleft()
+                    await self._transport.send(message)
+                    self._outgoing_bytes -= len(message)
+                self._posted = trio.Event()
+                await self._posted.wait()
+        except TransportClosedError as error:
+            self._end(str(error))
 
     async def until_gone(self) -> None:
         await self._end_event.wait()
@@ -132,7 +156,7 @@ class AppServerClient:
             mailbox.close(reason)
         self._pending.clear()
 
-    async def _dispatch(self, lines: list[bytes]) -> None:
+    def _dispatch(self, lines: list[bytes]) -> None:
         at = trio.current_time()
         deliveries: dict[str, list[Letter]] = {}
         for incoming in self._rpc.incoming(lines):
@@ -146,7 +170,7 @@ class AppServerClient:
             else:
                 self.counters["belongs to nobody"] += 1
             if isinstance(incoming, ServerRequest):
-                await self._asked(incoming, known=thread in self._mailboxes)
+                self._asked(incoming, known=thread in self._mailboxes)
         for thread, letters in deliveries.items():
             self._mailboxes[thread].put(letters, at)
 
@@ -159,16 +183,16 @@ class AppServerClient:
             self.counters[f"error {pending.method} {answer.error.get('code')}"] += 1
         pending.resolve(answer)
 
-    async def _asked(self, request: ServerRequest, *, known: bool) -> None:
+    def _asked(self, request: ServerRequest, *, known: bool) -> None:
         """Answer a question, or its turn hangs. Tool calls are the turn's to answer."""
         if request.method == "item/tool/call" and known:
             return
         self.on_request(request)
         declined = DECLINED.get(request.method)
         if declined is not None:
-            await self._send(self._rpc.result(request, declined))
+            self._post(self._rpc.result(request, declined))
         else:
-            await self._send(self._rpc.refusal(request, f"{request.method} is not offered here"))
+            self._post(self._rpc.refusal(request, f"{request.method} is not offered here"))
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -192,42 +216,52 @@ class AppServerClient:
             timeout=timeout,
         )
         self.user_agent = str(result.get("userAgent", ""))
-        await self._send(self._rpc.notification("initialized"))
+        self._post(self._rpc.notification("initialized"))
 
     async def request(
         self,
         method: str,
         params: Json,
         timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109
+        *,
+        begun: Callable[[Pending], None] = lambda _: None,
     ) -> Json:
-        """Ask, and wait for the answer. An overloaded backend is asked again, a little later."""
-        for pause in (0.05, 0.2, 0.8):
-            try:
-                return await (await self.begin(method, params)).wait(timeout)
-            except RpcError as error:
-                if error.code != OVERLOADED:
-                    raise
-                await trio.sleep(pause)
-        return await (await self.begin(method, params)).wait(timeout)
+        """Ask, and wait for the answer. An overloaded backend is asked again, a little later.
 
-    async def begin(self, method: str, params: Json) -> Pending:
+        `begun` is told of every attempt: whoever is cancelled can still wait for its answer.
+        """
+        for pause in (0.05, 0.2, 0.8, None):
+            pending = self.begin(method, params)
+            begun(pending)
+            try:
+                return await pending.wait(timeout)
+            except RpcError as error:
+                if error.code != OVERLOADED or pause is None:
+                    raise
+                await trio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def begin(self, method: str, params: Json) -> Pending:
         """Ask without waiting for the answer."""
-        if self._gone is not None:
-            raise BackendGoneError(self._gone)
         number, message = self._rpc.request(method, params)
-        pending = self._pending[number] = Pending(method)
-        await self._send(message)
+        pending = Pending(method)
+        self._post(message)
+        self._pending[number] = pending
         return pending
 
     async def answer(self, request: ServerRequest, result: Json) -> None:
         """Answer a tool call that the backend waits for."""
-        await self._send(self._rpc.result(request, result))
+        self._post(self._rpc.result(request, result))
 
-    async def _send(self, message: bytes) -> None:
-        try:
-            await self._transport.send(message)
-        except TransportClosedError as error:
-            raise BackendGoneError(str(error)) from error
+    def _post(self, message: bytes) -> None:
+        """Leave a message to the writer: a turn that is cancelled leaves no half line behind."""
+        if self._gone is not None:
+            raise BackendGoneError(self._gone)
+        self._outgoing.append(message)
+        self._outgoing_bytes += len(message)
+        if self._outgoing_bytes > MOST_OUTGOING:
+            self._end("the backend does not read what it is sent")
+        self._posted.set()
 
     # -- listening -------------------------------------------------------------------------------
 

@@ -65,11 +65,13 @@ class HeldTurns:
         while len(self._held) > self._options.most:
             _, oldest = self._held.popitem(last=False)
             await self._release(oldest)
-        with held.expiry:
-            await trio.sleep(self._options.seconds)
+        try:
+            with held.expiry:
+                await trio.sleep(self._options.seconds)
+                await held.session.let_go()
+        finally:  # its time is over, or its backend is gone and this task with it
             if self._held.get(held.key) is held:
                 del self._held[held.key]
-                await held.session.let_go()
 
     def take(self, turn: Turn) -> tuple[HeldTurn, dict[str, Any]] | None:
         """The held turn that this one continues, and the outputs it brings, if there is one."""

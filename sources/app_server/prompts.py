@@ -42,7 +42,7 @@ def flattened(items: Sequence[Json]) -> str:
     back without doubt.
     """
     *earlier, last = items or [{}]
-    if not earlier and last.get("role") == "user":
+    if not earlier and last.get("role") == "user" and not item_text(last).startswith("["):
         return item_text(last)
     lines = [_line(item) for item in earlier]
     if last.get("role") == "user":

@@ -104,10 +104,10 @@ def _classify(message: Json, size: int) -> Incoming | None:
     identity, method = message.get("id"), message.get("method")
     if isinstance(method, str):
         params = as_json(message.get("params"))
-        if isinstance(identity, int | str):
+        if isinstance(identity, int | str) and not isinstance(identity, bool):
             return ServerRequest(identity, method, params, message, size)
         return Notification(method, params, message, size)
-    if isinstance(identity, int) and ("result" in message or "error" in message):
+    if type(identity) is int and ("result" in message or "error" in message):
         error = message.get("error")
         return Answer(identity, message.get("result"), as_json(error) if error else None)
     return None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import trio
-
 from pipeline.loose_json import Json, as_json, as_list, is_json, text_of
 from sources.app_server.client import BackendGoneError, BackendSilentError, Pending
 from sources.app_server.mailbox import Delivery, Mailbox
@@ -46,14 +44,20 @@ class Session:
     async def start(self, plan: ThreadPlan) -> str:
         """Open the thread, give it its history, start the turn; the turn's id."""
         client = self.place.client
-        self._opening = await client.begin("thread/start", plan.thread_start())
-        self.thread = thread_id(await self._opening.wait())
+        opened = await client.request("thread/start", plan.thread_start(), begun=self._opens)
+        self.thread = thread_id(opened)
         self._mailbox = client.open_mailbox(self.thread)
         if items := plan.injected():
-            params: Json = {"threadId": self.thread, "items": items}
-            await client.request("thread/inject_items", params)
-        self._starting = await client.begin("turn/start", plan.turn_start(self.thread))
-        return turn_id(await self._starting.wait())
+            injected: Json = {"threadId": self.thread, "items": items}
+            await client.request("thread/inject_items", injected)
+        params = plan.turn_start(self.thread)
+        return turn_id(await client.request("turn/start", params, begun=self._starts))
+
+    def _opens(self, asked: Pending) -> None:
+        self._opening = asked
+
+    def _starts(self, asked: Pending) -> None:
+        self._starting = asked
 
     async def next(self) -> Delivery:
         """What the backend said next. Calls that it asks to be run are noted."""
@@ -83,18 +87,22 @@ class Session:
             return
         self._let_go = True
         client = self.place.client
-        with trio.move_on_after(LETTING_GO, shield=True):
+        try:
+            self.thread = self.thread or thread_id(await self._opening.wait(LETTING_GO))
+        except (RpcError, BackendGoneError, BackendSilentError):
+            return  # there is no thread
+        client.close_mailbox(self.thread)  # from here on everything is late
+        for step in (self._interrupt, self._delete):
             try:
-                self.thread = self.thread or thread_id(await self._opening.wait(LETTING_GO))
-                client.close_mailbox(self.thread)  # from here on everything is late
-                if self._starting is not None and not self.ended:
-                    turn = turn_id(await self._starting.wait(LETTING_GO))
-                    params = {"threadId": self.thread, "turnId": turn}
-                    await client.request("turn/interrupt", params, LETTING_GO)
-                await self._delete()
+                await step()
             except (RpcError, BackendGoneError, BackendSilentError):
                 client.counters["not let go"] += 1
-        client.close_mailbox(self.thread)
+
+    async def _interrupt(self) -> None:
+        if self._starting is not None and not self.ended:
+            turn = turn_id(await self._starting.wait(LETTING_GO))
+            params = {"threadId": self.thread, "turnId": turn}
+            await self.place.client.request("turn/interrupt", params, LETTING_GO)
 
     async def _delete(self) -> None:
         """Ephemeral threads leak in the child; ones kept on disk and then deleted do not."""

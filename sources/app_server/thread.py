@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.loose_json import Json, as_json, as_list, is_json, text_of
+from pipeline.loose_json import Json, as_json, text_of
 from pipeline.turn import Turn
 from sources.app_server.capabilities import Capabilities
 from sources.app_server.names import Aliases
@@ -118,12 +118,3 @@ def thread_id(result: Json) -> str:
 
 def turn_id(result: Json) -> str:
     return text_of(as_json(result.get("turn")).get("id"))
-
-
-def bad_text(value: object) -> bool:
-    """Whether a value holds text that cannot be sent: the app-server would never answer."""
-    if isinstance(value, str):
-        return any("\ud800" <= letter <= "\udfff" for letter in value)
-    if is_json(value):
-        return any(bad_text(key) or bad_text(inner) for key, inner in value.items())
-    return any(bad_text(inner) for inner in as_list(value))

@@ -17,8 +17,9 @@ from sources.app_server.mailbox import MailboxClosedError
 from sources.app_server.place import Backend, Bounds
 from sources.app_server.record import Recorder
 from sources.app_server.rpc import RpcError
+from sources.app_server.sendable import check_sendable
 from sources.app_server.session import Session
-from sources.app_server.thread import ThreadPlan, bad_text, to_client
+from sources.app_server.thread import ThreadPlan, to_client
 from sources.decode.turn_decoder import TurnDecoder
 
 VERDICT: Final = 5.0
@@ -60,7 +61,7 @@ class AppServerTurn:
 
     async def run(self, send: Send) -> None:
         try:
-            self._refuse_bad_text()
+            check_sendable(self._turn)
             check_images(self._turn.items)
             session = await self._open()
             try:
@@ -77,19 +78,6 @@ class AppServerTurn:
 
     # -- beginning -------------------------------------------------------------------------------
 
-    def _refuse_bad_text(self) -> None:
-        turn = self._turn
-        if bad_text([list(turn.items), turn.instructions, [tool.name for tool in turn.tools]]):
-            raise ProxyError(
-                Failure(
-                    "the request holds half of a surrogate pair (such as \\ud800), which is no "
-                    "text; send valid Unicode",
-                    status=400,
-                    type="invalid_request_error",
-                    code="invalid_request_error",
-                )
-            )
-
     async def _open(self) -> Session:
         """The session this turn continues, or a new one."""
         found = self._backend.held.take(self._turn)
@@ -102,10 +90,13 @@ class AppServerTurn:
 
     async def _begin(self, session: Session, plan: ThreadPlan) -> None:
         try:
-            if self._outputs:
-                await session.answer(self._outputs)
-            else:
-                self._turn_id = await session.start(plan)
+            with trio.fail_after(min(self._bounds.first_event, self._bounds.total)):
+                if self._outputs:
+                    await session.answer(self._outputs)
+                else:
+                    self._turn_id = await session.start(plan)
+        except trio.TooSlowError:
+            raise ProxyError(_too_slow(self._bounds)) from None
         except RpcError as error:
             raise ProxyError(error.failure) from error
         except (BackendGoneError, BackendSilentError) as error:
@@ -133,7 +124,10 @@ class AppServerTurn:
             session.ended = decoder.ended
             if burst:
                 self._note(burst)
-                await send.send(burst)
+                with trio.move_on_at(started + self._bounds.total) as sending:
+                    await send.send(burst)
+                if sending.cancelled_caught:
+                    return  # nobody reads: there is nobody to tell either
 
     async def _next(
         self, session: Session, decoder: TurnDecoder, plan: ThreadPlan, deadline: float

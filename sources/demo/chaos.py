@@ -321,7 +321,7 @@ class FakeCodex:
                 items = [as_json(item) for item in as_list(params.get("items"))]
                 _check_items(items)
                 thread.items += items
-                echo = FakeTurn(name, "auto-compact-0", [], [], self._numbers)
+                echo = FakeTurn(name, "auto-compact-0")
                 return [*map(echo.raw, items), done]
             case "turn/start":
                 return self._turn_start(name, thread, number, params)
@@ -335,9 +335,10 @@ class FakeCodex:
     def _turn_start(
         self, name: str, thread: Thread, number: int | str, params: Json
     ) -> Iterable[Step]:
-        for part in map(as_json, as_list(params.get("input"))):
-            thread.items.append({"type": "message", "role": "user", "content": [part]})
-        turn = FakeTurn(name, self._name(), thread.items, thread.tools, self._numbers)
+        inputs = [as_json(part) for part in as_list(params.get("input"))]
+        turn = FakeTurn(
+            name, self._name(), thread.items, inputs, thread.tools, numbers=self._numbers
+        )
         thread.turn = turn
         thread.words = {**self._mischief.always, **fault_words(turn.said)}
         wanted = thread.words.get("deltas") or self._mischief.deltas

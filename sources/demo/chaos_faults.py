@@ -159,8 +159,8 @@ def twice(steps: Steps, turn: FakeTurn, value: str) -> Steps:
 
 def crosstalk(steps: Steps, turn: FakeTurn, value: str) -> Steps:
     """mixes in frames of another thread, another turn, and nobody, with STRANGER in them"""
-    elsewhere = FakeTurn("thread-elsewhere", "turn-elsewhere", [], [], iter(range(10**9)))
-    another = FakeTurn(turn.thread, "turn-before", [], [], iter(range(10**9)))
+    elsewhere = FakeTurn("thread-elsewhere", "turn-elsewhere")
+    another = FakeTurn(turn.thread, "turn-before")
     for step in steps:
         yield step
         if _is_delta(step):

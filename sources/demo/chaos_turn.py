@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator
+from itertools import count, islice
 from math import inf
 from typing import Any, Final, TypeAlias
 
 import msgspec
-from attrs import frozen
+from attrs import Factory, define, frozen
 
 from pipeline.loose_json import Json, as_json, as_list, text_of
 from sources.app_server.prompts import item_text
@@ -60,26 +60,26 @@ Step: TypeAlias = Json | Write | Pause | Wait | Act
 """What a turn does next; an object is a message."""
 
 
+@define(slots=False)
 class FakeTurn:
     """One turn of one thread. Its steps are taken one at a time; between two it can be left."""
 
-    def __init__(
-        self,
-        thread: str,
-        turn: str,
-        items: Iterable[Json],
-        tools: Iterable[Json],
-        numbers: Iterator[int],
-    ) -> None:
-        self.thread = thread
-        self.turn = turn
-        self.over = ""
-        """How the turn ended: empty while it runs."""
-        self.answers: dict[int | str, Json] = {}
-        self._items = list(items)
-        self._tools = [{**tool, "parameters": tool.get("inputSchema")} for tool in tools]
-        self._numbers = numbers
-        self._running: dict[str, Json] = {}
+    thread: str
+    turn: str
+    history: list[Json] = Factory(list[Json])
+    inputs: list[Json] = Factory(list[Json])
+    tools: list[Json] = Factory(list[Json])
+    numbers: Iterator[int] = Factory(count)
+    """The backend's own numbers, for its requests."""
+    answers: dict[int | str, Json] = Factory(dict[int | str, Json])
+    over: str = ""
+    """How the turn ended: empty while it runs."""
+    _running: dict[str, Json] = Factory(dict[str, Json])
+
+    def __attrs_post_init__(self) -> None:
+        self._said_now = [_user(part) for part in self.inputs]
+        self._items = [*self.history, *self._said_now]
+        self._tools = [{**tool, "parameters": tool.get("inputSchema")} for tool in self.tools]
 
     @property
     def said(self) -> str:
@@ -96,7 +96,7 @@ class FakeTurn:
 
     def ask(self, method: str, **params: Any) -> Json:
         """A request to the client, in the backend's own numbers; approvals have names instead."""
-        number: int | str = next(self._numbers)
+        number: int | str = next(self.numbers)
         if method != "item/tool/call":
             number = f"ask-{number}"
         named = {"threadId": self.thread, "turnId": self.turn, **params}
@@ -116,6 +116,10 @@ class FakeTurn:
     def steps(self, deltas: int | None = None) -> Iterator[Step]:
         """The whole turn; with `deltas`, so many of them instead of the script, at full speed."""
         yield self.tell("turn/started", turn=self.state("inProgress"))
+        for item in self._said_now:
+            yield self.raw(item)
+            yield self.tell("item/started", item={"type": "userMessage"})
+            yield self.tell("item/completed", item={"type": "userMessage"})
         if deltas is not None:
             yield from self._flood(deltas)
             yield from self._response_end()
@@ -247,6 +251,11 @@ class FakeTurn:
         error = {"message": message, "codexErrorInfo": info}
         yield self.tell("error", error=error, willRetry=False)
         yield self.end("failed", error)
+
+
+def _user(part: Json) -> Json:
+    content = [{"type": "input_text", "text": text_of(part.get("text"))}]
+    return {"type": "message", "role": "user", "content": content}
 
 
 def _parsed(call: Json) -> Any:

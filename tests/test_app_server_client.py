@@ -1,0 +1,300 @@
+"""The client of an app-server on a wire of our own: who is answered, who waits, who never does."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from sources.app_server.capabilities import probe
+from sources.app_server.client import (
+    DECLINED,
+    AppServerClient,
+    BackendGoneError,
+    BackendSilentError,
+)
+from sources.app_server.mailbox import MailboxClosedError
+from sources.app_server.rpc import OVERLOADED, RpcError, ServerRequest
+from sources.app_server.transport import TransportClosedError
+
+APPROVAL = "item/commandExecution/requestApproval"
+
+
+class Wire:
+    """The other side of a connection: remembers what was sent, says what it is told to say."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.open = True
+        self.on_send: Callable[[dict[str, Any]], Iterable[Any]] = lambda _: ()
+        """What is said to a message that was sent."""
+        self.gate = trio.Event()
+        """While it is not set, nothing can be sent: the pipe is full."""
+        self.gate.set()
+        self._said: deque[list[bytes]] = deque()
+        self._news = trio.Event()
+
+    def say(self, *messages: Any) -> None:
+        """Let messages arrive, all in one read."""
+        self._said.append([json.dumps(message).encode() for message in messages])
+        self._news.set()
+
+    def hang_up(self) -> None:
+        self.open = False
+        self._news.set()
+
+    async def send(self, message: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        await self.gate.wait()
+        if not self.open:
+            raise TransportClosedError("nobody is there")
+        self.sent.append(json.loads(message))
+        if answers := list(self.on_send(self.sent[-1])):
+            self.say(*answers)
+
+    async def receive(self) -> list[bytes]:
+        while not self._said:
+            if not self.open:
+                raise TransportClosedError("it hung up")
+            self._news = trio.Event()
+            await self._news.wait()
+        await trio.lowlevel.checkpoint()
+        return self._said.popleft()
+
+    def memory(self) -> int | None:
+        return None
+
+    async def aclose(self) -> None:
+        self.open = False
+
+
+@asynccontextmanager
+async def connected() -> AsyncGenerator[tuple[Wire, AppServerClient]]:
+    wire = Wire()
+    client = AppServerClient(wire)
+    with trio.fail_after(300):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.run)
+            yield wire, client
+            nursery.cancel_scope.cancel()
+
+
+def delta(thread: str, words: str) -> dict[str, Any]:
+    return {"method": "item/agentMessage/delta", "params": {"threadId": thread, "delta": words}}
+
+
+def question(method: str, thread: str, identity: int | str = 0) -> dict[str, Any]:
+    return {"method": method, "id": identity, "params": {"threadId": thread}}
+
+
+# -- questions -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", DECLINED)
+@pytest.mark.parametrize("thread", ["known", "unknown"])
+async def test_what_the_backend_may_not_do_is_declined_whoever_asks(
+    method: str, thread: str
+) -> None:
+    asked: list[ServerRequest] = []
+    async with connected() as (wire, client):
+        client.on_request = asked.append
+        client.open_mailbox("known")
+        wire.say(question(method, thread, "ask-1"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert wire.sent == [{"id": "ask-1", "result": DECLINED[method]}]
+        assert [request.method for request in asked] == [method]
+
+
+async def test_a_question_nobody_knows_is_refused_or_its_turn_would_hang() -> None:
+    async with connected() as (wire, _):
+        wire.say(question("something/new", "", 3))
+        await trio.testing.wait_all_tasks_blocked()
+        (answer,) = wire.sent
+        assert (answer["id"], answer["error"]["code"]) == (3, -32601)
+
+
+async def test_a_tool_call_is_its_turns_to_answer_and_refused_when_there_is_none() -> None:
+    async with connected() as (wire, client):
+        mailbox = client.open_mailbox("known")
+        wire.say(question("item/tool/call", "known", 1), question("item/tool/call", "gone", 2))
+        (request,) = (await mailbox.take()).letters
+        await trio.testing.wait_all_tasks_blocked()
+        assert [answer["id"] for answer in wire.sent] == [2]
+        assert isinstance(request, ServerRequest)
+        await client.answer(request, {"success": True})
+        assert wire.sent[-1] == {"id": 1, "result": {"success": True}}
+
+
+async def test_the_reader_reads_on_while_an_answer_cannot_be_sent() -> None:
+    """A backend may stop reading until we read: were we to wait for it, both would for ever."""
+    async with connected() as (wire, client):
+        mailbox = client.open_mailbox("t")
+        wire.gate = trio.Event()
+        wire.say(question(APPROVAL, "t"))
+        await trio.testing.wait_all_tasks_blocked()
+        wire.say(delta("t", "on"))
+        letters: list[str] = []
+        with trio.move_on_after(0.2):
+            while "item/agentMessage/delta" not in letters:
+                letters += [letter.method for letter in (await mailbox.take()).letters]
+        assert letters == [APPROVAL, "item/agentMessage/delta"]
+
+
+async def test_a_turn_may_leave_while_its_question_is_declined() -> None:
+    async with connected() as (wire, client):
+        client.open_mailbox("t")
+        wire.gate = trio.Event()
+        wire.say(delta("t", "a"), question(APPROVAL, "t"))
+        await trio.testing.wait_all_tasks_blocked()
+        client.close_mailbox("t")
+        wire.gate.set()
+        await trio.testing.wait_all_tasks_blocked()
+        mailbox = client.open_mailbox("u")
+        wire.say(delta("u", "b"))
+        with trio.fail_after(1):
+            assert len((await mailbox.take()).letters) == 1
+
+
+async def test_a_backend_that_asks_and_is_gone_ends_the_connection_and_nothing_else() -> None:
+    async with connected() as (wire, client):
+        client.open_mailbox("t")
+        wire.say(question(APPROVAL, "t"))
+        wire.open = False
+        with trio.fail_after(1):
+            await client.until_gone()
+        assert client.gone in ("nobody is there", "it hung up")
+
+
+# -- answers -------------------------------------------------------------------------------------
+
+
+async def test_answers_find_their_requests_in_any_order() -> None:
+    async with connected() as (wire, client):
+        one = await client.begin("a", {})
+        two = await client.begin("b", {})
+        first, second = (message["id"] for message in wire.sent)
+        wire.say({"id": second, "result": {"n": 2}}, {"id": first, "result": {"n": 1}})
+        wire.say({"id": first, "result": {"n": 3}})
+        assert [await one.wait(), await two.wait()] == [{"n": 1}, {"n": 2}]
+        await trio.testing.wait_all_tasks_blocked()
+        assert client.counters["an answer to nothing"] == 1
+
+
+async def test_a_request_that_is_not_answered_is_given_up(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with connected() as (_, client):
+        start = trio.current_time()
+        with pytest.raises(BackendSilentError, match=r"model/list was not answered within 7 s"):
+            await client.request("model/list", {}, timeout=7.0)
+        assert trio.current_time() == pytest.approx(start + 7.0)
+
+
+async def test_a_request_that_cannot_be_sent_is_given_up_too(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with connected() as (wire, client):
+        wire.gate = trio.Event()
+        with trio.fail_after(60), pytest.raises(BackendSilentError):
+            await client.request("model/list", {}, timeout=7.0)
+
+
+def busy(times: int, method: str = "") -> Callable[[dict[str, Any]], Iterable[Any]]:
+    """A backend that is overloaded for so many requests."""
+    left = times
+
+    def answer(message: dict[str, Any]) -> Iterable[Any]:
+        nonlocal left
+        if left and message["method"].startswith(method):
+            left -= 1
+            error = {"code": OVERLOADED, "message": "Server overloaded; retry later."}
+            yield {"id": message["id"], "error": error}
+        else:
+            yield {"id": message["id"], "result": {"thread": {"id": "t"}}}
+
+    return answer
+
+
+async def test_an_overloaded_backend_is_asked_again_with_growing_pauses(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with connected() as (wire, client):
+        wire.on_send = busy(2)
+        times: list[float] = [trio.current_time()]
+        assert await client.request("model/list", {}) == {"thread": {"id": "t"}}
+        times.append(trio.current_time())
+        assert len(wire.sent) == 3
+        assert 0.1 <= times[1] - times[0] <= 1.0
+
+
+async def test_a_backend_that_stays_overloaded_is_a_503_in_the_end(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with connected() as (wire, client):
+        wire.on_send = busy(100)
+        with pytest.raises(RpcError) as raised:
+            await client.request("model/list", {})
+        assert raised.value.failure.status == 503
+        assert 2 <= len(wire.sent) <= 6
+
+
+async def test_an_overloaded_backend_is_not_taken_for_one_that_can_do_things(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A probe learns from the refusal of a wrong type; overload refuses everything."""
+    async with connected() as (wire, client):
+        wire.on_send = busy(100, "thread/start")
+        with pytest.raises(RpcError) as raised:
+            await probe(client)
+        assert raised.value.code == OVERLOADED
+
+
+# -- the end -------------------------------------------------------------------------------------
+
+
+async def test_everybody_who_waits_is_told_at_once_when_the_connection_ends() -> None:
+    async with connected() as (wire, client):
+        mailbox = client.open_mailbox("t")
+        pending = await client.begin("turn/start", {})
+        wire.hang_up()
+        with trio.fail_after(1):
+            with pytest.raises(BackendGoneError, match="it hung up"):
+                await pending.wait()
+            with pytest.raises(MailboxClosedError, match="it hung up"):
+                await mailbox.take()
+        with pytest.raises(BackendGoneError, match="it hung up"):
+            await client.begin("turn/start", {})
+        with pytest.raises(MailboxClosedError, match="it hung up"):
+            await client.open_mailbox("u").take()
+
+
+async def test_a_connection_in_use_is_idle_when_its_last_turn_has_left() -> None:
+    async with connected() as (_, client):
+        for thread in ("a", "b"):
+            client.open_mailbox(thread)
+        idle: list[str] = []
+
+        async def wait() -> None:
+            await client.until_idle()
+            idle.append("idle")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            client.close_mailbox("a")
+            await trio.testing.wait_all_tasks_blocked()
+            assert (idle, client.load) == ([], 1)
+            client.close_mailbox("b")
+        assert (idle, client.load) == (["idle"], 0)
+
+
+async def test_a_backend_that_invents_methods_does_not_fill_the_books() -> None:
+    async with connected() as (wire, client):
+        wire.say(*({"method": f"invented/{number}"} for number in range(5000)))
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(client.counters) < 1000
