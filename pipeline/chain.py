@@ -10,6 +10,7 @@ from typing import TypeAlias, TypeVar
 import trio
 from attrs import evolve, field, frozen
 
+from pipeline.errors import only_member
 from pipeline.events import Burst, Event
 from pipeline.lane import Lane
 from pipeline.ledger import Ledger
@@ -153,7 +154,7 @@ class Pipeline:
                 delivered = True
                 upstream.cancel()
         except BaseExceptionGroup as group:
-            raise _only_member(group) from None
+            raise only_member(group) from None
         else:
             return result
         finally:
@@ -193,17 +194,6 @@ def _links(stages: Sequence[Stage | AsyncStage], *, fuse: bool) -> Iterator[Lane
         else:
             for stage in adjacent:
                 yield Lane((stage,)) if isinstance(stage, Stage) else stage
-
-
-def _only_member(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one exception a group holds, or the group: callers catch what was raised, not a wrap."""
-    while len(group.exceptions) == 1:
-        match group.exceptions[0]:
-            case BaseExceptionGroup() as inner:
-                group = inner
-            case only:
-                return only
-    return group
 
 
 def _nobody_reads(send: trio.MemorySendChannel[Burst]) -> bool:

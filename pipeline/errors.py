@@ -40,3 +40,14 @@ class ProxyError(Exception):
 
 class UsageError(ValueError):
     """Something a person gave us, a flag or a file, cannot be used; the message says what can."""
+
+
+def only_member(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one exception a group holds, or the group: callers catch what was raised, not a wrap."""
+    while len(group.exceptions) == 1:
+        match group.exceptions[0]:
+            case BaseExceptionGroup() as inner:
+                group = inner
+            case only:
+                return only
+    return group

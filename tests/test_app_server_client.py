@@ -128,6 +128,7 @@ async def test_a_tool_call_is_its_turns_to_answer_and_refused_when_there_is_none
         assert [answer["id"] for answer in wire.sent] == [2]
         assert isinstance(request, ServerRequest)
         await client.answer(request, {"success": True})
+        await trio.testing.wait_all_tasks_blocked()
         assert wire.sent[-1] == {"id": 1, "result": {"success": True}}
 
 
@@ -176,8 +177,8 @@ async def test_a_backend_that_asks_and_is_gone_ends_the_connection_and_nothing_e
 
 async def test_answers_find_their_requests_in_any_order() -> None:
     async with connected() as (wire, client):
-        one = await client.begin("a", {})
-        two = await client.begin("b", {})
+        one, two = client.begin("a", {}), client.begin("b", {})
+        await trio.testing.wait_all_tasks_blocked()
         first, second = (message["id"] for message in wire.sent)
         wire.say({"id": second, "result": {"n": 2}}, {"id": first, "result": {"n": 1}})
         wire.say({"id": first, "result": {"n": 3}})
@@ -261,7 +262,7 @@ async def test_an_overloaded_backend_is_not_taken_for_one_that_can_do_things(
 async def test_everybody_who_waits_is_told_at_once_when_the_connection_ends() -> None:
     async with connected() as (wire, client):
         mailbox = client.open_mailbox("t")
-        pending = await client.begin("turn/start", {})
+        pending = client.begin("turn/start", {})
         wire.hang_up()
         with trio.fail_after(1):
             with pytest.raises(BackendGoneError, match="it hung up"):
@@ -269,15 +270,15 @@ async def test_everybody_who_waits_is_told_at_once_when_the_connection_ends() ->
             with pytest.raises(MailboxClosedError, match="it hung up"):
                 await mailbox.take()
         with pytest.raises(BackendGoneError, match="it hung up"):
-            await client.begin("turn/start", {})
+            client.begin("turn/start", {})
         with pytest.raises(MailboxClosedError, match="it hung up"):
             await client.open_mailbox("u").take()
 
 
 async def test_a_connection_in_use_is_idle_when_its_last_turn_has_left() -> None:
     async with connected() as (_, client):
-        for thread in ("a", "b"):
-            client.open_mailbox(thread)
+        client.enter()
+        client.enter()
         idle: list[str] = []
 
         async def wait() -> None:
@@ -286,10 +287,10 @@ async def test_a_connection_in_use_is_idle_when_its_last_turn_has_left() -> None
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
-            client.close_mailbox("a")
+            client.leave()
             await trio.testing.wait_all_tasks_blocked()
             assert (idle, client.load) == ([], 1)
-            client.close_mailbox("b")
+            client.leave()
         assert (idle, client.load) == (["idle"], 0)
 
 

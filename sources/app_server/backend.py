@@ -10,7 +10,7 @@ from pathlib import Path
 import trio
 from attrs import Factory, frozen
 
-from pipeline.errors import Failure, ProxyError, UsageError
+from pipeline.errors import Failure, ProxyError, UsageError, only_member
 from sources.app_server.binary import find_codex
 from sources.app_server.held import HeldTurns, HoldingOptions
 from sources.app_server.hermetic import Confinement
@@ -108,11 +108,14 @@ async def open_backend(options: BackendOptions) -> AsyncGenerator[Pool]:
             )
             for address in options.addresses
         ]
-        async with trio.open_nursery() as nursery:
-            for server in servers:
-                nursery.start_soon(server.run)
-            yield Pool(servers, options.patience.handshake, options.holding, options.bounds)
-            nursery.cancel_scope.cancel()
+        try:
+            async with trio.open_nursery() as nursery:
+                for server in servers:
+                    nursery.start_soon(server.run)
+                yield Pool(servers, options.patience.handshake, options.holding, options.bounds)
+                nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            raise only_member(group) from None
 
 
 def _name(address: str) -> str:
@@ -133,7 +136,7 @@ def _connector(address: str, options: BackendOptions, folder: Path, workspace: P
         )
     codex = find_codex(options.codex)
     home = options.home or folder / "home"
-    home.mkdir(exist_ok=True)
+    home.mkdir(parents=True, exist_ok=True)
     confined = Confinement(
         home=home,
         workspace=workspace,

@@ -93,6 +93,7 @@ class AppServerClient:
         self._posted = trio.Event()
         self._end_event = trio.Event()
         self._idle = trio.Event()
+        self._turns = 0
         self.user_agent = ""
         self.on_request: Callable[[ServerRequest], None] = lambda _: None
         """Told of every question of the backend that was declined."""
@@ -108,8 +109,8 @@ class AppServerClient:
 
     @property
     def load(self) -> int:
-        """How many turns use this connection."""
-        return len(self._mailboxes)
+        """How many turns use this connection, those that are only starting included."""
+        return self._turns
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -273,11 +274,19 @@ class AppServerClient:
 
     def close_mailbox(self, thread: str) -> None:
         self._mailboxes.pop(thread, None)
-        if not self._mailboxes:
+
+    def enter(self) -> None:
+        """A turn begins to use this connection."""
+        self._turns += 1
+
+    def leave(self) -> None:
+        """A turn has no more use for it."""
+        self._turns -= 1
+        if not self._turns:
             self._idle.set()
 
     async def until_idle(self) -> None:
         """Until no turn uses this connection."""
-        while self._mailboxes:
+        while self._turns:
             self._idle = trio.Event()
             await self._idle.wait()

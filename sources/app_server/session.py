@@ -32,6 +32,8 @@ class Session:
         self._starting: Pending | None = None
         self._mailbox: Mailbox | None = None
         self._let_go = False
+        self._released = False
+        place.client.enter()
 
     @property
     def opened(self) -> bool:
@@ -81,11 +83,25 @@ class Session:
             request = self.requests.pop(call_id)
             await self.place.client.answer(request, tool_result(outputs[call_id]))
 
+    def release(self) -> None:
+        """Give the place back: nothing more is said here."""
+        if not self._released:
+            self._released = True
+            self.place.client.leave()
+
     async def let_go(self) -> None:
         """Interrupt and delete, within a bound; what fails is counted, nothing is raised."""
-        if self._let_go or self._opening is None:
+        if self._let_go:
             return
         self._let_go = True
+        try:
+            await self._end()
+        finally:
+            self.release()
+
+    async def _end(self) -> None:
+        if self._opening is None:
+            return
         client = self.place.client
         try:
             self.thread = self.thread or thread_id(await self._opening.wait(LETTING_GO))

@@ -144,7 +144,7 @@ class AppServer:
 
     @property
     def ready(self) -> bool:
-        return self._leader is not None
+        return self._leader is not None and self._leader[1].client.gone is None
 
     @property
     def load(self) -> int:
@@ -162,14 +162,16 @@ class AppServer:
                     await trio.sleep(self._pause())
 
     async def until_ready(self) -> None:
-        while self._leader is None:
+        while not self.ready:
+            if self._changed.is_set():
+                self._changed = trio.Event()
             await self._changed.wait()
 
     async def place(self, patience: float = 30.0) -> Place:
         """A place for a turn, waited for while the app-server starts."""
         with trio.move_on_after(patience):
             await self.until_ready()
-        if self._leader is None:
+        if self._leader is None or not self.ready:
             raise ProxyError(
                 Failure(
                     f"the backend is not ready: {self.why_not}",
@@ -197,7 +199,6 @@ class AppServer:
     def shut(self, life: _Life) -> None:
         if self.leads(life):
             self._leader = None
-            self._changed = trio.Event()
 
     def _pause(self) -> float:
         """Exponential in the number of recent ends, with jitter so that many do not march."""

@@ -69,9 +69,12 @@ class AppServerTurn:
             finally:
                 if session.opened and session.alive:
                     session.place.nursery.start_soon(self._leave, session)
+                else:
+                    session.release()
         except ProxyError as error:
             now = trio.current_time()
-            await send.send((Failed(error.failure, at=now), TurnEnd("failed", at=now)))
+            with trio.move_on_after(VERDICT):  # a client that does not read is not told
+                await send.send((Failed(error.failure, at=now), TurnEnd("failed", at=now)))
         finally:
             if self._record is not None:
                 self._record.close()
@@ -127,7 +130,7 @@ class AppServerTurn:
                 with trio.move_on_at(started + self._bounds.total) as sending:
                     await send.send(burst)
                 if sending.cancelled_caught:
-                    return  # nobody reads: there is nobody to tell either
+                    raise ProxyError(_too_slow(self._bounds))
 
     async def _next(
         self, session: Session, decoder: TurnDecoder, plan: ThreadPlan, deadline: float

@@ -11,6 +11,7 @@ import msgspec
 import trio
 from hypercorn.config import Config
 
+from pipeline.errors import only_member
 from pipeline.loose_json import Json, as_json
 from sources.demo.script import Says, answer, events
 
@@ -68,14 +69,17 @@ class ScriptedModel:
     @asynccontextmanager
     async def serving(self, port: int = 0) -> AsyncGenerator[str]:
         """Serve on loopback; gives the base URL of the API."""
-        async with trio.open_nursery() as nursery:
-            config = Config()
-            config.bind = [f"127.0.0.1:{port}"]
-            config.graceful_timeout = 0.1
-            config.errorlog = None
-            (address,) = await nursery.start(_serve, self, config)
-            yield f"{address}/v1"
-            nursery.cancel_scope.cancel()
+        try:
+            async with trio.open_nursery() as nursery:
+                config = Config()
+                config.bind = [f"127.0.0.1:{port}"]
+                config.graceful_timeout = 0.1
+                config.errorlog = None
+                (address,) = await nursery.start(_serve, self, config)
+                yield f"{address}/v1"
+                nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            raise only_member(group) from None
 
 
 async def _lifespan(receive: Any, send: Any) -> None:

@@ -324,5 +324,5 @@ async def test_half_a_surrogate_pair_is_refused_wherever_it_stands(
             problems[place] = (error.failure.status, "surrogate" in error.failure.message)
         except UnicodeError as error:
             problems[place] = error
-    assert problems == {place: (400, True) for place in NO_TEXT}
+    assert problems == dict.fromkeys(NO_TEXT, (400, True))
     assert content(await ask(backend, said("TEXT"))) == "Hello, wörld 🌍!"
