@@ -17,6 +17,7 @@ from sources.app_server.held import HoldingOptions
 from sources.app_server.place import Bounds
 from sources.app_server.record import Recorder
 from sources.app_server.supervisor import Patience
+from sources.responses_request import ResponsesApi
 from stages.aggregate_tool_calls import AggregateToolCalls
 from stages.cap_tool_calls import CapToolCalls
 from stages.cut_after_tools import CutAfterTools
@@ -85,6 +86,14 @@ def backend_options(settings: Settings) -> BackendOptions:
             seconds=settings.codex_hold_turns_time,
         ),
     )
+
+
+def responses_api(settings: Settings) -> ResponsesApi | None:
+    """The Responses API that serves turns instead of an app-server, if there is one."""
+    if not settings.backend:
+        return None
+    bounds = backend_options(settings).bounds
+    return ResponsesApi(settings.backend, settings.backend_api_key, bounds)
 
 
 def recorder(settings: Settings) -> Recorder | None:

@@ -27,17 +27,18 @@ Escaped = NewType("Escaped", str)
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 
 
-def _flag(
+def _flag(  # noqa: PLR0913  # all but the first three are named
     env: str,
     default: Any,
     help: str,  # noqa: A002
     *,
     stage: str = "",
     group: Group = "pipeline",
+    secret: bool = False,
 ) -> Any:
     """A setting: its variable, its default, what it does, and the part it belongs to."""
     metadata = {"env": env, "help": help, "stage": stage, "group": group}
-    return field(default=default, metadata=metadata)
+    return field(default=default, repr=not secret, metadata=metadata)
 
 
 @frozen
@@ -111,6 +112,16 @@ class Settings:
         group="source",
     )
 
+    backend: str = _flag(
+        "PROXY_BACKEND",
+        "",
+        "the address of a Responses API to use instead of an app-server, such as "
+        "https://host/v1/responses",
+        group="backend",
+    )
+    backend_api_key: str = _flag(
+        "PROXY_BACKEND_API_KEY", "", "the key of that API", group="backend", secret=True
+    )
     codex_app_server: str = _flag(
         "CODEX_APP_SERVER",
         "stdio",
@@ -135,6 +146,7 @@ class Settings:
         "",
         "the capability token of a remote app-server",
         group="backend",
+        secret=True,
     )
     codex_token_file: str = _flag(
         "CODEX_APP_SERVER_TOKEN_FILE",

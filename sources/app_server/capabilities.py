@@ -8,7 +8,7 @@ from typing import Final
 from attrs import frozen
 
 from sources.app_server.client import AppServerClient
-from sources.app_server.rpc import RpcError
+from sources.app_server.rpc import INVALID_REQUEST, RpcError
 
 _METHODS: Final = re.compile(r"`([\w/]+)`")
 _NO_METHOD: Final = "capabilities/probe"
@@ -52,7 +52,9 @@ async def _known_methods(client: AppServerClient) -> frozenset[str]:
 async def _knows_field(client: AppServerClient, field: str, methods: frozenset[str]) -> bool:
     try:
         started = await client.request("thread/start", {field: 0})
-    except RpcError:
+    except RpcError as error:
+        if error.code != INVALID_REQUEST:
+            raise
         return True
     thread = started.get("thread", {}).get("id")
     if thread and "thread/archive" in methods:

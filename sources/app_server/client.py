@@ -164,7 +164,7 @@ class AppServerClient:
             if isinstance(incoming, Answer):
                 self._answered(incoming)
                 continue
-            self.counters[f"got {incoming.method:.60}"] += 1
+            self._rpc.count(f"got {incoming.method:.60}")
             thread = thread_of(incoming)
             if thread in self._mailboxes:
                 deliveries.setdefault(thread, []).append(incoming)
@@ -181,7 +181,7 @@ class AppServerClient:
             self.counters["an answer to nothing"] += 1
             return
         if answer.error is not None:
-            self.counters[f"error {pending.method} {answer.error.get('code')}"] += 1
+            self._rpc.count(f"error {pending.method} {answer.error.get('code')!s:.20}")
         pending.resolve(answer)
 
     def _asked(self, request: ServerRequest, *, known: bool) -> None:

@@ -42,8 +42,9 @@ def flattened(items: Sequence[Json]) -> str:
     back without doubt.
     """
     *earlier, last = items or [{}]
-    if not earlier and last.get("role") == "user" and not item_text(last).startswith("["):
-        return item_text(last)
+    if not earlier and last.get("role") == "user":
+        words = item_text(last)
+        return _line(last) if words.startswith("[") else words
     lines = [_line(item) for item in earlier]
     if last.get("role") == "user":
         return "\n".join([*lines, "", item_text(last)])

@@ -14,8 +14,10 @@ from pipeline.loose_json import Json, as_json, is_json, text_of
 from pipeline.transcript import parse_line
 from sources.decode.failures import rpc_failure
 
+INVALID_REQUEST: Final = -32600
 UNKNOWN_METHOD: Final = -32601
 OVERLOADED: Final = -32001
+MOST_COUNTERS: Final = 500
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -66,6 +68,12 @@ class RpcCore:
 
     counters: Counter[str] = Factory(Counter[str])
     _last_id: int = 0
+
+    def count(self, what: str) -> None:
+        """Count something; a backend that invents things does not fill the books."""
+        if what not in self.counters and len(self.counters) >= MOST_COUNTERS:
+            what = "other"
+        self.counters[what] += 1
 
     def request(self, method: str, params: Json) -> tuple[int, bytes]:
         """A request and its id. No `jsonrpc` member: the app-server has none."""

@@ -24,6 +24,8 @@ _BY_KIND: Final[dict[str, tuple[int, str, str]]] = {
     "invalidapikey": (401, "invalid_request_error", "invalid_api_key"),
     "modelnotfound": (404, "invalid_request_error", "model_not_found"),
     "insufficientquota": (429, "insufficient_quota", "insufficient_quota"),
+    "usagelimitreached": (429, "insufficient_quota", "insufficient_quota"),
+    "overloadederror": (503, "server_error", "server_is_overloaded"),
     "serverisoverloaded": (503, "server_error", "server_is_overloaded"),
     "serveroverloaded": (503, "server_error", "server_is_overloaded"),
     "internalservererror": (500, "server_error", "server_error"),
@@ -73,12 +75,13 @@ def codex_failure(error: Json) -> Failure:
     if (details := text_of(error.get("additionalDetails"))) and details not in message:
         message = f"{message} ({details})"
     kind, status = _kind_and_status(info)
-    if kind in _BY_KIND:
-        return _failure(_BY_KIND[kind], message)
-    if status is None and (found := _STATUS.search(message)):
+    if kind not in _BY_KIND and status is None and (found := _STATUS.search(message)):
         status = int(found[1])  # 0.89 has it in words only
-    if status is not None:
-        return _failure(_BY_STATUS.get(status, _UPSTREAM), message)
+    if kind in _BY_KIND or status is not None:
+        known = _BY_KIND.get(kind) or _BY_STATUS.get(status or 0, _UPSTREAM)
+        if known[0] == 401:
+            message = f"{message} (the backend's own login was refused: run `codex login`)"
+        return _failure(known, message)
     return _upstream_body(message) or _failure(_UPSTREAM, message)
 
 
@@ -132,8 +135,6 @@ def _upstream_body(message: str) -> Failure | None:
 
 def _failure(known: tuple[int, str, str], message: str, param: str | None = None) -> Failure:
     status, kind, code = known
-    if status == 401:
-        message = f"{message} (the backend's own login was refused: run `codex login`)"
     retry_after = _retry_after(message) if status in _RETRYABLE else None
     return Failure(message, status, kind, code, param, retry_after)
 

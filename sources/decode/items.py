@@ -257,7 +257,9 @@ def content_text(content: object) -> str:
 
 def content_texts(parts: object) -> list[str]:
     return [
-        part if isinstance(part, str) else text_of(as_json(part).get("text"))
+        part
+        if isinstance(part, str)
+        else text_of(as_json(part).get("text")) or text_of(as_json(part).get("refusal"))
         for part in as_list(parts)
     ]
 

@@ -73,7 +73,7 @@ class TurnDecoder:
         if isinstance(found, str):
             self.recognized += found == SILENT
             return self._answer(message, at) if found == "answer" else self._state.drop(found)
-        self.recognized += 1
+        self.recognized += found.kind != responses.DONE  # others end their streams with it too
         if self._state.ended:
             return self._state.drop("after the end of the turn")
         if (stranger := self._stranger(found)) is not None:
