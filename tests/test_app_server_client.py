@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 
+from sources.app_server import client as client_module
 from sources.app_server.capabilities import probe
 from sources.app_server.client import (
     DECLINED,
@@ -273,6 +274,20 @@ async def test_everybody_who_waits_is_told_at_once_when_the_connection_ends() ->
             client.begin("turn/start", {})
         with pytest.raises(MailboxClosedError, match="it hung up"):
             await client.open_mailbox("u").take()
+
+
+async def test_a_backend_that_does_not_read_at_all_is_given_up_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client_module, "MOST_OUTGOING", 1000)
+    async with connected() as (wire, client):
+        wire.gate = trio.Event()
+        first = client.begin("thread/inject_items", {"x": "y" * 900})
+        second = client.begin("thread/inject_items", {"x": "y" * 900})
+        with trio.fail_after(1):
+            for pending in (first, second):
+                with pytest.raises(BackendGoneError, match="does not read"):
+                    await pending.wait()
 
 
 async def test_a_connection_in_use_is_idle_when_its_last_turn_has_left() -> None:

@@ -283,20 +283,21 @@ async def test_a_client_that_never_reads_does_not_keep_its_turn_for_ever(tmp_pat
 # -- held turns ----------------------------------------------------------------------------------
 
 
+async def called(child: ChaosChild, words: str) -> Turn:
+    """Play a turn that calls a tool and is held; the follow-up that its client sends."""
+    asked = turn_of(words)
+    events = await play(child, asked, recipe=Settings().pipeline())
+    (call,) = [event for event in events if isinstance(event, ToolCall)]
+    await child.until(lambda: len(child.pool.held) == 1)
+    made = {"type": "function_call", "call_id": call.call_id, "name": call.name}
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+    return evolve(asked, items=(*asked.items, made | {"arguments": call.arguments}, result))
+
+
 async def test_a_turn_with_calls_is_held_and_its_follow_up_continues_it(tmp_path: Path) -> None:
     async with ChaosChild(tmp_path, holding=HoldingOptions()).running() as child:
-        asked = turn_of("ONECALL")
-        (call,) = [
-            event
-            for event in await play(child, asked, recipe=Settings().pipeline())
-            if isinstance(event, ToolCall)
-        ]
-        await child.until(lambda: len(child.pool.held) == 1)
-        made = {"type": "function_call", "call_id": call.call_id, "name": call.name}
-        result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
-        items = (*asked.items, made | {"arguments": call.arguments}, result)
-        events = await play(child, evolve(asked, items=items), recipe=Settings().pipeline())
-        assert text(events) == "The tool said: rain"
+        follow_up = await called(child, "ONECALL")
+        assert text(await play(child, follow_up)) == "The tool said: rain"
         await until_let_go(child)
         assert (len(child.told("turn/start")), ends(child)) == (1, ["thread/delete"])
 
@@ -304,11 +305,29 @@ async def test_a_turn_with_calls_is_held_and_its_follow_up_continues_it(tmp_path
 async def test_a_held_turn_is_interrupted_once_when_its_time_is_over(tmp_path: Path) -> None:
     options = HoldingOptions(seconds=0.1)
     async with ChaosChild(tmp_path, holding=options).running() as child:
-        await play(child, "BURST", recipe=Settings().pipeline())
-        await child.until(lambda: len(child.pool.held) == 1)
+        await called(child, "ONECALL")
         assert ends(child) == []
         await until_let_go(child)
         assert ends(child) == ["turn/interrupt", "thread/delete"]
+
+
+async def test_a_follow_up_that_comes_while_its_turn_is_let_go_starts_anew(tmp_path: Path) -> None:
+    options, flags = HoldingOptions(seconds=0.1), ("--delay", "turn/interrupt=0.3")
+    async with ChaosChild(tmp_path, *flags, holding=options).running() as child:
+        follow_up = await called(child, "ONECALL")
+        await child.until(lambda: child.told("turn/interrupt"))
+        assert text(await play(child, follow_up, QUICK)) == "The tool said: rain"
+        await until_let_go(child, 2)
+        deleted = {told["threadId"] for told in child.told("thread/delete")}
+        assert (len(deleted), len(child.told("turn/interrupt"))) == (2, 1)
+
+
+async def test_a_turn_that_ended_while_it_was_held_is_not_continued(tmp_path: Path) -> None:
+    async with ChaosChild(tmp_path, holding=HoldingOptions()).running() as child:
+        counters = (await child.pool.lease()).client.counters
+        follow_up = await called(child, "ONECALL !impatient=0.1")
+        await child.until(lambda: counters["got turn/completed"])
+        assert text(await play(child, follow_up, QUICK)) == "The tool said: rain"
 
 
 async def test_a_client_that_leaves_with_its_calls_half_read_is_not_held_for(
@@ -323,8 +342,7 @@ async def test_a_client_that_leaves_with_its_calls_half_read_is_not_held_for(
 
 async def test_a_held_turn_is_forgotten_when_its_backend_dies(tmp_path: Path) -> None:
     async with ChaosChild(tmp_path, holding=HoldingOptions()).running() as child:
-        await play(child, "ONECALL", recipe=Settings().pipeline())
-        await child.until(lambda: len(child.pool.held) == 1)
+        await called(child, "ONECALL")
         await play(child, "TEXT !die")
         with trio.fail_after(4):
             await child.until(lambda: len(child.pids) == 2 and child.server.ready)

@@ -12,6 +12,7 @@ from attrs import Factory, frozen
 
 from pipeline.errors import Failure, ProxyError, UsageError, only_member
 from sources.app_server.binary import find_codex
+from sources.app_server.catalog import write_catalog
 from sources.app_server.held import HeldTurns, HoldingOptions
 from sources.app_server.hermetic import Confinement
 from sources.app_server.place import Bounds, Place
@@ -147,7 +148,11 @@ def _connector(address: str, options: BackendOptions, folder: Path, workspace: P
     )
 
     async def start(nursery: trio.Nursery) -> Transport:
-        command, environment = confined.command(codex), confined.environment()
+        environment = confined.environment()
+        catalog = await write_catalog(
+            codex, environment, folder / "models.json", refresh=options.home is not None
+        )
+        command = confined.command(codex, catalog=catalog)
         return await StdioTransport.start(nursery, command, env=environment, cwd=str(workspace))
 
     return start

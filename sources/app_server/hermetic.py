@@ -10,15 +10,20 @@ from typing import Final
 from attrs import Factory, frozen
 
 BUILT_IN_FEATURES: Final = (
+    "apply_patch_freeform",
     "apps",
     "browser_use",
+    "code_mode",
     "code_mode_host",
+    "code_mode_only",
+    "collaboration_modes",
     "computer_use",
     "goals",
     "hooks",
     "image_generation",
     "memories",
     "multi_agent",
+    "multi_agent_v2",
     "plugins",
     "shell_snapshot",
     "shell_tool",
@@ -56,11 +61,12 @@ class Confinement:
     mcp_servers: bool = False
     overrides: Mapping[str, str] = Factory(dict[str, str])
 
-    def command(self, codex: str, *, listen: str = "") -> list[str]:
-        """The command line that starts it."""
+    def command(self, codex: str, *, listen: str = "", catalog: Path | None = None) -> list[str]:
+        """The command line that starts it, with a list of models that have no tools."""
         settings = {f"features.{name}": "false" for name in BUILT_IN_FEATURES}
         settings |= {
             "features.view_image": _toml(self.view_image),
+            "features.view_image_tool": _toml(self.view_image),
             "tools.view_image": _toml(self.view_image),
             "web_search": '"live"' if self.web_search else '"disabled"',
             "tools.experimental_request_user_input": "{enabled=false}",
@@ -68,11 +74,15 @@ class Confinement:
             "include_environment_context": "false",
             "include_permissions_instructions": "false",
             "include_apps_instructions": "false",
+            "include_collaboration_mode_instructions": "false",
+            "include_apply_patch_tool": "false",
             "project_doc_max_bytes": "0",
             "analytics.enabled": "false",
         }
         if not self.mcp_servers:
             settings["mcp_servers"] = "{}"
+        if catalog is not None:
+            settings["model_catalog_json"] = f'"{catalog}"'
         settings |= self.overrides
         chosen = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
         return [codex, *chosen, "app-server", *(["--listen", listen] if listen else [])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -26,6 +27,8 @@ RESERVED: Final = frozenset(
     }
 )
 """Dynamic tools of these names are silently dropped by Codex: the model never sees them."""
+_REFUSED: Final = re.compile(r"mcp__|.*[^a-zA-Z0-9_-]", re.DOTALL)
+"""Names that Codex refuses outright: those of its own MCP tools, and ones with other characters."""
 
 
 class Aliases:
@@ -36,8 +39,8 @@ class Aliases:
         taken = set(names) | RESERVED
         self._alias: dict[str, str] = {}
         for name in names:
-            if name in RESERVED:
-                alias = f"client_{name}"
+            if name in RESERVED or _REFUSED.match(name):
+                alias = "client_" + re.sub(r"[^a-zA-Z0-9_-]", "_", name)
                 while alias in taken:
                     alias = f"client_{alias}"
                 taken.add(alias)

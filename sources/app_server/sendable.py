@@ -16,10 +16,9 @@ DEEPEST: Final = 100
 
 def check_sendable(turn: Turn) -> None:
     """Raise ProxyError where a Turn holds half of a surrogate pair, or JSON that is too deep."""
-    todo: list[tuple[object, int]] = [
-        (value, 0) for value in attrs.asdict(turn, recurse=False).values()
-    ]
-    todo += [(attrs.asdict(tool, recurse=False), 0) for tool in turn.tools]
+    plain = attrs.asdict(attrs.evolve(turn, tools=(), items=()), recurse=False)
+    tools = [attrs.asdict(tool, recurse=False) for tool in turn.tools]
+    todo: list[tuple[object, int]] = [(plain, 0), (tools, 0), ([*turn.items], 0)]
     while todo:
         value, depth = todo.pop()
         if depth > DEEPEST:
@@ -32,7 +31,7 @@ def check_sendable(turn: Turn) -> None:
                 )
         elif is_json(value):
             todo += [(inner, depth + 1) for pair in value.items() for inner in pair]
-        elif is_list(value) or isinstance(value, tuple):
+        elif is_list(value):
             todo += [(inner, depth + 1) for inner in value]
 
 

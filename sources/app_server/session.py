@@ -108,11 +108,11 @@ class Session:
         except (RpcError, BackendGoneError, BackendSilentError):
             return  # there is no thread
         client.close_mailbox(self.thread)  # from here on everything is late
-        for step in (self._interrupt, self._delete):
+        for step, problem in ((self._interrupt, "not interrupted"), (self._delete, "not let go")):
             try:
                 await step()
             except (RpcError, BackendGoneError, BackendSilentError):
-                client.counters["not let go"] += 1
+                client.counters[problem] += 1
 
     async def _interrupt(self) -> None:
         if self._starting is not None and not self.ended:

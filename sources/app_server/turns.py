@@ -22,6 +22,8 @@ from sources.app_server.session import Session
 from sources.app_server.thread import ThreadPlan, to_client
 from sources.decode.turn_decoder import TurnDecoder
 
+OUTPUTS_MISSING: Final = 1.0
+"""How long a turn that waits for tool outputs is listened to, where nothing cuts it before."""
 VERDICT: Final = 5.0
 """How long the end of a run may take to be known."""
 
@@ -120,17 +122,22 @@ class AppServerTurn:
         waiting = self._bounds.first_event
         while not session.ended:
             deadline = min(heard + waiting, started + self._bounds.total)
+            if session.requests:  # it waits for outputs, which only a follow-up can bring
+                deadline = min(deadline, heard + OUTPUTS_MISSING)
             burst = await self._next(session, decoder, plan, deadline)
             if any(not isinstance(event, RetryNotice) for event in burst):
                 # A backend that only says it tries again has not been heard from.
                 heard, waiting = trio.current_time(), self._bounds.idle
             session.ended = decoder.ended
             if burst:
+                over = isinstance(burst[-1], TurnEnd)
                 self._note(burst)
                 with trio.move_on_at(started + self._bounds.total) as sending:
                     await send.send(burst)
                 if sending.cancelled_caught:
                     raise ProxyError(_too_slow(self._bounds))
+                if over:
+                    return
 
     async def _next(
         self, session: Session, decoder: TurnDecoder, plan: ThreadPlan, deadline: float
@@ -141,6 +148,8 @@ class AppServerTurn:
                 if self._outputs:
                     await session.answer(self._outputs)
         except trio.TooSlowError:
+            if session.requests:
+                return (TurnEnd("tool_calls", at=trio.current_time()),)
             raise ProxyError(_too_slow(self._bounds)) from None
         except (MailboxClosedError, BackendGoneError) as error:
             raise ProxyError(unavailable(str(error))) from error
@@ -163,7 +172,9 @@ class AppServerTurn:
 
     async def _leave(self, session: Session) -> None:
         """Hold the turn if the client now has calls to run; let it go if not."""
-        if self._calls and not session.ended and self._backend.held.enabled:
+        declared = {name for _, name, _ in self._calls} <= self._turn.tool_names
+        # A call of a tool that Codex was not given it answers itself: there is nothing to hold.
+        if self._calls and declared and not session.ended and self._backend.held.enabled:
             with trio.move_on_after(VERDICT):
                 await self._verdict.wait()
             if self._delivered:

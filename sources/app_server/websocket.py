@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
+from urllib.parse import urlsplit
 
 import trio
 import trio_websocket
@@ -12,6 +13,7 @@ from sources.app_server.framing import LONGEST_LINE
 from sources.app_server.transport import TransportClosedError
 
 GRACE: Final = 2.0
+Wire: TypeAlias = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 
 
 class WebSocketTransport:
@@ -27,23 +29,25 @@ class WebSocketTransport:
     ) -> WebSocketTransport:
         """Connect, with a capability token where the server asks for one."""
         headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
+        stream: Wire | None = None
         try:
-            if url.startswith("unix://"):
-                stream = await trio.open_unix_socket(url.removeprefix("unix://"))
-                connection = await trio_websocket.wrap_client_stream(
-                    nursery,
-                    stream,
-                    "localhost",
-                    "/",
-                    extra_headers=headers,
-                    max_message_size=LONGEST_LINE,
-                )
-            else:
-                connection = await trio_websocket.connect_websocket_url(
-                    nursery, url, extra_headers=headers, max_message_size=LONGEST_LINE
-                )
+            stream, host, resource = await _open(url)
+            connection = await trio_websocket.wrap_client_stream(
+                nursery,
+                stream,
+                host,
+                resource,
+                extra_headers=headers,
+                max_message_size=LONGEST_LINE,
+            )
         except (OSError, trio_websocket.HandshakeError, trio_websocket.ConnectionClosed) as error:
+            if stream is not None:
+                await trio.aclose_forcefully(stream)
             raise TransportClosedError(f"cannot connect to {url}: {_reason(error)}") from error
+        except BaseException:
+            if stream is not None:
+                await trio.aclose_forcefully(stream)
+            raise
         return cls(connection, url)
 
     async def send(self, message: bytes) -> None:
@@ -65,6 +69,19 @@ class WebSocketTransport:
     async def aclose(self) -> None:
         with trio.move_on_after(GRACE, shield=True):
             await self._connection.aclose()
+
+
+async def _open(url: str) -> tuple[Wire, str, str]:
+    """The stream to an address, the host to name, and the resource to ask for."""
+    if url.startswith("unix://"):
+        return await trio.open_unix_socket(url.removeprefix("unix://")), "localhost", "/"
+    parts = urlsplit(url)
+    host, secure = parts.hostname or "", parts.scheme == "wss"
+    port = parts.port or (443 if secure else 80)
+    resource = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
+    if secure:
+        return await trio.open_ssl_over_tcp_stream(host, port), parts.netloc, resource
+    return await trio.open_tcp_stream(host, port), parts.netloc, resource
 
 
 def _reason(error: BaseException) -> str:

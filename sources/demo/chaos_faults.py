@@ -108,6 +108,17 @@ def endless(steps: Steps, turn: FakeTurn, value: str) -> Steps:
     return _after_the_start(steps, talking())
 
 
+def impatient(steps: Steps, turn: FakeTurn, value: str) -> Steps:
+    """ends the turn if a call is not answered at once; =SECONDS it waits before"""
+    for step in steps:
+        if isinstance(step, Wait):
+            yield Pause(float(value or 0.0))
+            error = {"message": "the tool took too long", "codexErrorInfo": "other"}
+            yield turn.end("failed", error)
+            return
+        yield step
+
+
 def slow(steps: Steps, turn: FakeTurn, value: str) -> Steps:
     """pauses before every delta; =SECONDS"""
     for step in steps:
@@ -257,7 +268,7 @@ def glued(steps: Steps, turn: FakeTurn, value: str) -> Steps:
 
 
 _TABLE: Final = (
-    (approve, retrying, endless, slow, huge, overlong),
+    (approve, retrying, endless, impatient, slow, huge, overlong),
     (early, shuffled, twice, crosstalk, late, stderr, die, eof, ask_and_die),
     (garbage, torn, glued),
 )

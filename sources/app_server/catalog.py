@@ -1,0 +1,65 @@
+"""Codex's own list of models, with the tools that it would give each of them taken out.
+
+Switching features off is not enough: a model's entry in the catalog brings tools of its own, such
+as a JavaScript interpreter (`tool_mode`), `apply_patch`, or a team of agents.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import trio
+
+from pipeline.loose_json import as_json, as_list, is_json
+
+PATIENCE: Final = 20.0
+REMOVED: Final = (
+    "apply_patch_tool_type",
+    "include_apps_usage_instructions",
+    "include_plugin_usage_instructions",
+    "include_skills_usage_instructions",
+    "multi_agent_version",
+    "tool_mode",
+)
+
+
+def without_tools(model: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's entry less everything that gives it a tool or tells it of one."""
+    kept = {key: value for key, value in model.items() if key not in REMOVED}
+    return kept | {"experimental_supported_tools": [], "supports_search_tool": False}
+
+
+async def write_catalog(
+    codex: str, environment: Mapping[str, str], target: Path, *, refresh: bool
+) -> Path | None:
+    """Write the catalog of a Codex without tools; None for one that has no catalog to ask for.
+
+    `refresh` asks the upstream for its newest models first, which takes a login.
+    """
+    for flags in ([], ["--bundled"]) if refresh else (["--bundled"],):
+        models = await _models([codex, "debug", "models", *flags], environment)
+        if models:
+            await trio.Path(target).write_bytes(msgspec.json.encode({"models": models}))
+            return target
+    return None
+
+
+async def _models(command: list[str], environment: Mapping[str, str]) -> list[dict[str, Any]]:
+    with trio.move_on_after(PATIENCE):
+        asked = await trio.run_process(
+            command,
+            env=dict(environment),
+            capture_stdout=True,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
+        try:
+            catalog = as_json(msgspec.json.decode(asked.stdout))
+        except msgspec.DecodeError:
+            return []
+        return [without_tools(m) for m in as_list(catalog.get("models")) if is_json(m)]
+    return []
