@@ -309,7 +309,8 @@ async def test_a_program_that_cannot_run_is_a_clear_error(tmp_path: Path) -> Non
 
 
 async def test_a_program_that_is_something_else_tells_its_last_words(tmp_path: Path) -> None:
-    codex = program(tmp_path / "codex", "echo 'no such option: -c' >&2", "exit 2")
+    """Its output may end before its complaint has arrived."""
+    codex = program(tmp_path / "codex", "exec >&-", "echo 'no such option: -c' >&2", "exit 2")
     options = BackendOptions(codex=codex, patience=Patience(handshake=0.5, first_pause=0.05))
     async with open_backend(options) as pool:
         found = failure(await play(pool, "TEXT"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import ProxyError
 from pipeline.turn import Tool, Turn
-from sources.app_server.hermetic import BUILT_IN_FEATURES, Confinement
+from sources.app_server.hermetic import Confinement
 from sources.app_server.names import RESERVED, Aliases
 from sources.app_server.prompts import flattened, tool_prompt
 from sources.app_server.sendable import DEEPEST, check_sendable
@@ -19,20 +20,27 @@ from sources.app_server.sendable import DEEPEST, check_sendable
 # -- names ---------------------------------------------------------------------------------------
 
 NAMES = st.sampled_from(sorted(RESERVED)).flatmap(
-    lambda name: st.sampled_from([name, f"client_{name}", f"client_client_{name}", f"my_{name}"])
-) | st.text("abc_", max_size=5)
+    lambda name: st.sampled_from([name, f"client_{name}", f"client_client_{name}", f"mcp__{name}"])
+) | st.text("ab_-./ ö\n", min_size=1, max_size=5)
 
 
 @given(st.lists(NAMES, unique=True))
-def test_aliases_are_reversible_meet_nobody_and_are_never_codexs_own(names: list[str]) -> None:
+@example(["a.b", "a/b", "client_a_b"])
+def test_aliases_are_reversible_meet_nobody_and_are_none_that_codex_refuses(
+    names: list[str],
+) -> None:
     aliases = Aliases(names)
     sent = [aliases.to_backend(name) for name in names]
     assert [aliases.to_client(name) for name in sent] == names
     assert len(set(sent)) == len(names)
-    assert not RESERVED & set(sent)
-    assert [new for new, old in zip(sent, names, strict=True) if old not in RESERVED] == [
-        name for name in names if name not in RESERVED
-    ]
+    for name in sent:
+        assert name not in RESERVED
+        assert re.fullmatch(r"(?!mcp__)[a-zA-Z0-9_-]+", name)
+
+
+@given(st.lists(st.text("ab_-", min_size=1), unique=True))
+def test_a_name_that_codex_takes_stays_as_it_is(names: list[str]) -> None:
+    assert [Aliases(names).to_backend(name) for name in names] == names
 
 
 # -- words ---------------------------------------------------------------------------------------
@@ -140,6 +148,13 @@ def test_what_is_too_deep_for_codex_is_refused_at_any_depth(levels: int) -> None
 # -- walls ---------------------------------------------------------------------------------------
 
 
+FEATURES = (
+    "apps browser_use code_mode code_mode_host computer_use goals hooks image_generation memories "
+    "multi_agent plugins shell_snapshot shell_tool skill_search sleep_tool tool_suggest "
+    "unified_exec view_image"
+).split()
+
+
 def settings_of(confined: Confinement) -> dict[str, str]:
     command = confined.command("codex")
     assert command[0] == "codex"
@@ -171,7 +186,7 @@ def test_a_proxy_and_certificates_are_kept_for_the_child(tmp_path: Path) -> None
 
 def test_every_tool_of_codexs_own_is_switched_off(tmp_path: Path) -> None:
     settings = settings_of(Confinement(tmp_path, tmp_path))
-    for feature in (*BUILT_IN_FEATURES, "view_image"):
+    for feature in FEATURES:
         assert settings[f"features.{feature}"] == "false", feature
     assert settings["web_search"] == '"disabled"'
     assert settings["tools.view_image"] == "false"
@@ -180,6 +195,7 @@ def test_every_tool_of_codexs_own_is_switched_off(tmp_path: Path) -> None:
     assert settings["project_doc_max_bytes"] == "0"
     for words in ("environment_context", "permissions_instructions", "apps_instructions"):
         assert settings[f"include_{words}"] == "false"
+    assert settings["include_apply_patch_tool"] == "false"
     assert settings["skills.include_instructions"] == "false"
     assert settings["analytics.enabled"] == "false"
 
@@ -190,7 +206,7 @@ def test_an_operator_switches_on_what_he_names_and_nothing_else(tmp_path: Path) 
         Confinement(tmp_path, tmp_path, True, True, True, overrides={"model_provider": '"x"'})
     )
     changed = {key for key in off.keys() | on.keys() if off.get(key) != on.get(key)}
-    images = {"features.view_image", "tools.view_image"}
+    images = {"features.view_image", "features.view_image_tool", "tools.view_image"}
     assert changed == images | {"web_search", "mcp_servers", "model_provider"}
     assert "mcp_servers" not in on
     assert on["web_search"] == '"live"'

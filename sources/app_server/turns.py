@@ -172,9 +172,10 @@ class AppServerTurn:
 
     async def _leave(self, session: Session) -> None:
         """Hold the turn if the client now has calls to run; let it go if not."""
-        declared = {name for _, name, _ in self._calls} <= self._turn.tool_names
         # A call of a tool that Codex was not given it answers itself: there is nothing to hold.
-        if self._calls and declared and not session.ended and self._backend.held.enabled:
+        given = {name for _, name, _ in self._calls} <= self._turn.tool_names
+        waits = not session.ended and given and session.place.capabilities.dynamic_tools
+        if self._calls and waits and self._backend.held.enabled:
             with trio.move_on_after(VERDICT):
                 await self._verdict.wait()
             if self._delivered:

@@ -9,18 +9,26 @@ import trio
 import trio_websocket
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
+from pipeline.errors import only_member
 from sources.app_server.framing import LONGEST_LINE
 from sources.app_server.transport import TransportClosedError
 
 GRACE: Final = 2.0
+_BROKEN: Final = (
+    OSError,
+    trio_websocket.HandshakeError,
+    trio_websocket.ConnectionClosed,
+    ExceptionGroup,
+)
 Wire: TypeAlias = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 
 
 class WebSocketTransport:
     """One connection; a message is a text frame."""
 
-    def __init__(self, connection: WebSocketConnection, url: str) -> None:
+    def __init__(self, connection: WebSocketConnection, stream: Wire, url: str) -> None:
         self._connection = connection
+        self._stream = stream
         self._url = url
 
     @classmethod
@@ -28,27 +36,38 @@ class WebSocketTransport:
         cls, nursery: trio.Nursery, url: str, *, token: str = ""
     ) -> WebSocketTransport:
         """Connect, with a capability token where the server asks for one."""
-        headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
-        stream: Wire | None = None
         try:
-            stream, host, resource = await _open(url)
-            connection = await trio_websocket.wrap_client_stream(
-                nursery,
-                stream,
-                host,
-                resource,
-                extra_headers=headers,
-                max_message_size=LONGEST_LINE,
-            )
-        except (OSError, trio_websocket.HandshakeError, trio_websocket.ConnectionClosed) as error:
-            if stream is not None:
-                await trio.aclose_forcefully(stream)
-            raise TransportClosedError(f"cannot connect to {url}: {_reason(error)}") from error
-        except BaseException:
-            if stream is not None:
-                await trio.aclose_forcefully(stream)
-            raise
-        return cls(connection, url)
+            transport: WebSocketTransport = await nursery.start(cls._host, url, token)
+        except _BROKEN as error:
+            reason = only_member(error) if isinstance(error, BaseExceptionGroup) else error
+            raise TransportClosedError(f"cannot connect to {url}: {_reason(reason)}") from error
+        return transport
+
+    @classmethod
+    async def _host(
+        cls, url: str, token: str, task_status: trio.TaskStatus[WebSocketTransport]
+    ) -> None:
+        """Hold the connection. Its own reader may fail, and must not take the nursery along."""
+        headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
+        connected = False
+        stream, host, resource = await _open(url)
+        try:
+            async with trio.open_nursery() as nursery:
+                connection = await trio_websocket.wrap_client_stream(
+                    nursery,
+                    stream,
+                    host,
+                    resource,
+                    extra_headers=headers,
+                    max_message_size=LONGEST_LINE,
+                )
+                connected = True
+                task_status.started(cls(connection, stream, url))
+        except _BROKEN:
+            if not connected:  # afterwards, whoever receives is told
+                raise
+        finally:
+            await trio.aclose_forcefully(stream)
 
     async def send(self, message: bytes) -> None:
         try:
@@ -67,8 +86,10 @@ class WebSocketTransport:
         return None
 
     async def aclose(self) -> None:
-        with trio.move_on_after(GRACE, shield=True):
-            await self._connection.aclose()
+        with trio.CancelScope(shield=True):
+            with trio.move_on_after(GRACE):
+                await self._connection.aclose()
+            await trio.aclose_forcefully(self._stream)  # a peer that is gone says no goodbye
 
 
 async def _open(url: str) -> tuple[Wire, str, str]:

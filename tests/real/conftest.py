@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import fcntl
 import os
+import shutil
 import struct
 import subprocess
 import zlib
@@ -82,6 +83,7 @@ def _from_npm(version: str) -> str:
 
 
 def _install(folder: Path, version: str) -> None:
+    shutil.rmtree(folder / "node_modules", ignore_errors=True)  # npm would keep a broken one
     package = f"@openai/codex@{version}"
     command = ["npm", "install", "--prefix", str(folder), package, "--no-audit", "--no-fund"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)  # noqa: S603
@@ -93,9 +95,18 @@ def _is_version(launcher: Path, version: str) -> bool:
     """Whether the native binary is there, whole, and the one it should be."""
     if not launcher.exists() or native(str(launcher)).endswith(".js"):
         return False
-    said = subprocess.run(  # noqa: S603
-        [native(str(launcher)), "--version"], capture_output=True, text=True, check=False
-    )
+    home = launcher.parents[2] / "home"  # even to tell its version it writes into its home
+    home.mkdir(exist_ok=True)
+    try:
+        said = subprocess.run(  # noqa: S603
+            [native(str(launcher)), "--version"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "CODEX_HOME": str(home)},
+        )
+    except OSError:
+        return False
     return said.returncode == 0 and said.stdout.split()[-1:] == [version]
 
 

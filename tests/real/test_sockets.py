@@ -116,6 +116,15 @@ async def test_turns_run_over_a_unix_socket(
         await text_and_burst(backend, ask, said)
 
 
+async def test_a_connection_is_closed_without_waiting(serve: Serve, ask: Ask, said: Said) -> None:
+    address = f"ws://127.0.0.1:{free_port()}"
+    async with serve(address):
+        async with open_backend(BackendOptions(addresses=(address,))) as backend:
+            await ask(backend, said("TEXT"))
+            left = trio.current_time()
+        assert trio.current_time() - left < 1.0
+
+
 async def test_a_token_opens_the_door_and_a_wrong_one_is_named_as_the_reason(
     serve: Serve, ask: Ask, said: Said, tmp_path: Path
 ) -> None:
