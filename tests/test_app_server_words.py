@@ -148,11 +148,26 @@ def test_what_is_too_deep_for_codex_is_refused_at_any_depth(levels: int) -> None
 # -- walls ---------------------------------------------------------------------------------------
 
 
-FEATURES = (
-    "apps browser_use code_mode code_mode_host computer_use goals hooks image_generation memories "
-    "multi_agent plugins shell_snapshot shell_tool skill_search sleep_tool tool_suggest "
-    "unified_exec view_image"
-).split()
+FEATURES = [
+    "apps",
+    "browser_use",
+    "code_mode",
+    "code_mode_host",
+    "computer_use",
+    "goals",
+    "hooks",
+    "image_generation",
+    "memories",
+    "multi_agent",
+    "plugins",
+    "shell_snapshot",
+    "shell_tool",
+    "skill_search",
+    "sleep_tool",
+    "tool_suggest",
+    "unified_exec",
+    "view_image",
+]
 
 
 def settings_of(confined: Confinement) -> dict[str, str]:

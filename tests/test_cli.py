@@ -171,9 +171,7 @@ def test_a_turn_that_fails_in_the_middle_exits_1_too(pipeline: Command) -> None:
     assert done.stdout.endswith(b"data: [DONE]\n\n")
 
 
-def test_speed_and_pace_change_nothing_but_the_time(
-    pipeline: Command, tmp_path: Path
-) -> None:
+def test_speed_and_pace_change_nothing_but_the_time(pipeline: Command, tmp_path: Path) -> None:
     lines = [
         {"at": at, "message": {"method": "item/agentMessage/delta", "params": {"delta": text}}}
         for at, text in [(10.0, "a"), (10.05, "b"), (10.1, "c")]

@@ -245,9 +245,10 @@ class AppServerClient:
     def begin(self, method: str, params: Json) -> Pending:
         """Ask without waiting for the answer."""
         number, message = self._rpc.request(method, params)
-        pending = Pending(method)
+        if self._gone is not None:
+            raise BackendGoneError(self._gone)
+        pending = self._pending[number] = Pending(method)
         self._post(message)
-        self._pending[number] = pending
         return pending
 
     async def answer(self, request: ServerRequest, result: Json) -> None:

@@ -68,10 +68,12 @@ class HeldTurns:
         try:
             with held.expiry:
                 await trio.sleep(self._options.seconds)
-                await held.session.let_go()
         finally:  # its time is over, or its backend is gone and this task with it
-            if self._held.get(held.key) is held:
+            expired = self._held.get(held.key) is held
+            if expired:
                 del self._held[held.key]
+        if expired:
+            await held.session.let_go()
 
     def take(self, turn: Turn) -> tuple[HeldTurn, dict[str, Any]] | None:
         """The held turn that this one continues, and the outputs it brings, if there is one."""

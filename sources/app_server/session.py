@@ -76,6 +76,8 @@ class Session:
         for letter in self._mailbox.empty():
             if isinstance(letter, ServerRequest):
                 self.requests[text_of(letter.params.get("callId"))] = letter
+            elif letter.method == "turn/completed":
+                self.ended = True
 
     async def answer(self, outputs: dict[str, Any]) -> None:
         """Answer those of the waiting calls whose output is known."""

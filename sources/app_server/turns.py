@@ -86,12 +86,14 @@ class AppServerTurn:
     async def _open(self) -> Session:
         """The session this turn continues, or a new one."""
         found = self._backend.held.take(self._turn)
-        if found is None:
-            return Session(await self._backend.lease())
-        held, self._outputs = found
-        self._turn_id = held.turn_id
-        held.session.skip()
-        return held.session
+        if found is not None:
+            held, outputs = found
+            held.session.skip()
+            if not held.session.ended:
+                self._turn_id, self._outputs = held.turn_id, outputs
+                return held.session
+            held.session.place.nursery.start_soon(held.session.let_go)
+        return Session(await self._backend.lease())
 
     async def _begin(self, session: Session, plan: ThreadPlan) -> None:
         try:
