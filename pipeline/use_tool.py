@@ -219,7 +219,10 @@ def write_use_tool(name: str, arguments: str) -> str:
     """Write a call as the block that Obsidian Copilot, up to 3.1.5, reads back.
 
     Its parser unescapes nothing and takes `[…]` and `{…}` for JSON, but only where no `<` is in
-    sight. So strings go out raw, and arrays and objects with their angle brackets as \\u escapes.
+    sight. So strings go out raw, and arrays and objects with their angle brackets as \\u escapes:
+    those are read back exactly, and so is every string that the parser can express. It trims
+    strings, and takes pairs of tags and bracketed text in them for structure; nothing prevents
+    that, and the raw text comes nearest.
     """
     fields = _fields(arguments)
     if fields is None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final, Literal, TypeAlias
 
@@ -398,3 +398,25 @@ def test_the_stage_runs_in_a_pipeline() -> None:
     assert [type(event) for event in out] == [TextDelta, ToolCall, TurnEnd]
     assert ledger["calls"].difference == 0
     assert UNEXPLAINED not in ledger["calls"].dropped
+
+
+def test_a_streamed_argument_is_never_joined_before_its_call_is_whole() -> None:
+    """Joining for every piece would make the cost of a call grow with its square."""
+    joined: list[int] = []
+
+    class Parts(list[str]):
+        def __iter__(self) -> Iterator[str]:
+            joined.append(len(self))
+            return super().__iter__()
+
+    stage = AggregateToolCalls()
+    stage.begin(Turn(tools=(Tool("f"),)))
+    stage.feed(ToolCallFragment("k", "c", "f"))
+    (call,) = stage._aggregator._calls[0]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    call.parts = Parts()
+    for _ in range(1000):
+        stage.feed(ToolCallFragment("k", arguments="x"))
+    assert joined == []
+    (whole,) = stage.feed(ToolCallFragment("k", done=True))
+    assert isinstance(whole, ToolCall)
+    assert whole.arguments == "x" * 1000

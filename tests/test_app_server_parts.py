@@ -18,13 +18,15 @@ from pipeline.recipes import backend_options, recorder
 from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sources.app_server.backend import BackendOptions, open_backend
+from sources.app_server.capabilities import probe
+from sources.app_server.client import AppServerClient, BackendGoneError
 from sources.app_server.facts import BackendFacts
 from sources.app_server.held import HeldTurn, HeldTurns, HoldingOptions, continues
 from sources.app_server.images import check_images
 from sources.app_server.mailbox import Delivery
 from sources.app_server.place import Backend
 from sources.app_server.record import redacted
-from sources.app_server.rpc import Notification
+from sources.app_server.rpc import Notification, RpcError
 from sources.app_server.session import Session, tool_result
 from sources.replay import Replay
 
@@ -271,6 +273,18 @@ async def test_an_address_of_another_kind_is_refused() -> None:
     with pytest.raises(UsageError, match="CODEX_APP_SERVER=http://x is not possible"):
         async with open_backend(BackendOptions(addresses=("http://x",))):
             pass
+
+
+async def test_a_codex_without_turns_is_too_old_and_said_to_be() -> None:
+    class Old:
+        user_agent = "codex/0.30.0"
+
+        async def request(self, method: str, params: Json) -> Json:
+            message = "unknown variant, expected one of `initialize`, `newConversation`"
+            raise RpcError(method, {"code": -32600, "message": message})
+
+    with pytest.raises(BackendGoneError, match=r"codex/0.30.0.*too old.*install 0.89 or newer"):
+        await probe(cast(AppServerClient, Old()))
 
 
 class FakeClient:

@@ -270,13 +270,24 @@ def obsidian_reads(text: str) -> list[tuple[str, dict[str, object]]]:
     return calls
 
 
+PAIR = re.compile(r"<([^>]+)>(.*?)</\1>", re.DOTALL)
+ITEM = re.compile(r"<item>(.*?)</item>", re.DOTALL)
+
+
 def obsidian_value(text: str) -> object:
-    if re.search(r"<[^>]+>", text) is None and is_bracketed(text):
-        try:
-            value: object = json.loads(text)
-        except ValueError:
-            return text
-        return value
+    """Its three ways: JSON where no tag is in sight; pairs of tags as a list or an object; text."""
+    if re.search(r"<[^>]+>", text) is None:
+        if is_bracketed(text):
+            try:
+                value: object = json.loads(text)
+            except ValueError:
+                return text
+            return value
+        return text
+    if items := ITEM.findall(text):
+        return [obsidian_value(item.strip()) for item in items]
+    if pairs := PAIR.findall(text):
+        return {key.strip(): obsidian_value(inner.strip()) for key, inner in pairs}
     return text
 
 
@@ -295,9 +306,13 @@ trees: st.SearchStrategy[object] = st.recursive(
 composites: st.SearchStrategy[object] = st.lists(trees, max_size=4) | st.dictionaries(
     strings, trees, max_size=4
 )
+words = st.lists(st.sampled_from(["a", " ", "<", ">", "&", "<b>", "</i>", "\n", "<br>", "[", "é"]))
 plain: st.SearchStrategy[object] = (
-    st.text().map(str.strip).filter(lambda text: "<" not in text and not is_bracketed(text))
+    (st.text() | words.map("".join))
+    .map(str.strip)
+    .filter(lambda text: not is_bracketed(text) and not PAIR.search(text) and "</" not in text)
 )
+"""Strings that its parser has a way to read: trimmed, no JSON, no pair of tags."""
 identifiers = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,9}", fullmatch=True)
 keys = identifiers.filter(lambda key: key not in ("name", "args", "use_tool"))
 
@@ -328,6 +343,22 @@ def test_what_was_written_is_read_back(arguments: dict[str, object], ascii_: boo
     assert call is not None
     assert call.name == "t"
     assert exact(json.loads(call.arguments)) == exact(arguments)
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        ("# A <b>bold</b> heading", {"b": "bold"}),
+        ("x <item>y</item> z", ["y"]),
+        ("[1,2]", [1, 2]),
+        ("  indented\n", "indented"),
+        (5, "5"),
+    ],
+)
+def test_what_its_parser_has_no_way_to_read_exactly(value: object, read: object) -> None:
+    """Nothing that could be written would be read as these values; the raw text comes nearest."""
+    [(_, arguments)] = obsidian_reads(write_use_tool("t", json.dumps({"v": value})))
+    assert arguments == {"v": read}
 
 
 def test_a_parameter_called_name_is_read_back() -> None:

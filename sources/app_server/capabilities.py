@@ -7,7 +7,7 @@ from typing import Final
 
 from attrs import frozen
 
-from sources.app_server.client import AppServerClient
+from sources.app_server.client import AppServerClient, BackendGoneError
 from sources.app_server.rpc import INVALID_REQUEST, RpcError
 
 _METHODS: Final = re.compile(r"`([\w/]+)`")
@@ -32,6 +32,11 @@ async def probe(client: AppServerClient) -> Capabilities:
     a thread instead, which is put away again.
     """
     methods = await _known_methods(client)
+    if methods and "turn/start" not in methods:
+        raise BackendGoneError(
+            f"this Codex ({client.user_agent or 'it does not say which'}) is too old: it has no "
+            "turn/start; install 0.89 or newer"
+        )
     return Capabilities(
         dynamic_tools=await _knows_field(client, "dynamicTools", methods),
         inject_items="thread/inject_items" in methods,

@@ -1,0 +1,33 @@
+"""A live turn that is written down replays as what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.recipes import recorder
+from pipeline.settings import Settings
+from pipeline.turn import Tool, Turn
+from sinks.collect import Collect
+from sources.app_server.backend import Pool
+from sources.app_server.turns import AppServerTurn
+from sources.replay import Replay
+
+
+@pytest.mark.parametrize("version", ["wheel"], indirect=True)
+async def test_a_recorded_turn_replays_as_the_client_got_it(
+    backend: Pool, said: Callable[..., Turn], tmp_path: Path
+) -> None:
+    settings = Settings(record_dir=str(tmp_path), codex_hold_turns=False)
+    turn = said("BURST", tools=(Tool("localSearch"), Tool("readNote")))
+    record = recorder(settings)
+    assert record is not None
+    source = AppServerTurn(backend, turn, record=record)
+    live = await settings.pipeline().run(source, Collect(), turn)
+    again = await settings.pipeline().run(Replay(record.path), Collect(), turn)
+    assert [type(event) for event in again] == [type(event) for event in live]
+    for event, replayed in zip(live, again, strict=True):
+        for field in ("text", "call_id", "name", "arguments", "total_tokens", "reason"):
+            assert getattr(replayed, field, None) == getattr(event, field, None)
