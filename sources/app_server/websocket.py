@@ -13,7 +13,8 @@ from pipeline.errors import only_member
 from sources.app_server.framing import LONGEST_LINE
 from sources.app_server.transport import TransportClosedError
 
-GRACE: Final = 2.0
+GRACE: Final = 0.25
+"""How long a goodbye may take: Codex does not answer it."""
 _BROKEN: Final = (
     OSError,
     trio_websocket.HandshakeError,
