@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import subprocess
 from collections import deque
@@ -16,6 +17,7 @@ from sources.app_server.transport import TransportClosedError
 
 PAGE_SIZE: Final = resource.getpagesize()
 READ_SIZE: Final = 65_536
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 GRACE: Final = 2.0
 """How long a child may take to end once its input is closed, and again once it is told to."""
 
@@ -106,6 +108,7 @@ class StdioTransport:
         try:
             async for data in self._stderr:
                 for line in framer.feed(bytes(data)):
-                    self.last_words.append(line.decode("utf-8", "replace")[:500])
+                    words = _COLOURS.sub("", line.decode("utf-8", "replace"))
+                    self.last_words.append(words[:500])
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return
