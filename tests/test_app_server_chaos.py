@@ -221,8 +221,7 @@ async def test_fifty_turns_at_once_hear_nothing_of_each_other(tmp_path: Path) ->
             for number in range(50):
                 nursery.start_soon(one, child, number)
         assert heard == {n: f"You said: turn-{n}-of-50 !crosstalk !late" for n in range(50)}
-        with trio.fail_after(5):
-            await child.until(lambda: len(child.told("thread/delete")) == 50)
+        await child.until(lambda: len(child.told("thread/delete")) == 50)
         started = len({told["threadId"] for told in child.told("turn/start")})
         assert (started, len(child.told("turn/interrupt"))) == (50, 0)
 
@@ -258,8 +257,7 @@ async def test_a_client_that_does_not_read_fails_alone(
                 go_on.set()
         assert failure(stuck) == (503, "server_is_overloaded")
         assert text(stuck).startswith("word word ")
-        with trio.fail_after(5):
-            await child.until(lambda: len(child.told("thread/delete")) == 2)
+        await child.until(lambda: len(child.told("thread/delete")) == 2)
         assert len(child.told("turn/interrupt")) == 1
 
 

@@ -79,8 +79,7 @@ async def playing(child: ChaosChild, words: str) -> AsyncGenerator[Waiting]:
 
 
 async def until_let_go(child: ChaosChild, turns: int = 1) -> None:
-    with trio.fail_after(4):
-        await child.until(lambda: len(child.told("thread/delete")) >= turns)
+    await child.until(lambda: len(child.told("thread/delete")) >= turns, 4)
 
 
 def ends(child: ChaosChild) -> list[str]:
@@ -189,8 +188,7 @@ async def test_a_thread_is_deleted_though_its_interrupt_is_not_answered_or_refus
         client = (await child.pool.lease()).client
         async with playing(child, "HANG") as reader:
             await reader.reads.wait()
-        with trio.fail_after(4):
-            await child.until(lambda: client.load == 0)
+        await child.until(lambda: client.load == 0, 4)
         await until_let_go(child)
         assert ends(child) == ["turn/interrupt", "thread/delete"]
 
@@ -238,6 +236,7 @@ async def test_a_client_that_leaves_while_its_history_is_half_sent_harms_nobody(
         ("SILENT", Bounds(first_event=0.1)),
         ("HANG", Bounds(idle=0.1)),
         ("TEXT !slow=0.2", Bounds(first_event=5.0, idle=0.1)),
+        ("HANG", Bounds(total=0.2)),
         ("LONG !slow=0.02", Bounds(total=0.2)),
         ("!endless", Bounds(total=0.2)),
         ("!retrying", Bounds(first_event=0.1)),
@@ -344,6 +343,5 @@ async def test_a_held_turn_is_forgotten_when_its_backend_dies(tmp_path: Path) ->
     async with ChaosChild(tmp_path, holding=HoldingOptions()).running() as child:
         await called(child, "ONECALL")
         await play(child, "TEXT !die")
-        with trio.fail_after(4):
-            await child.until(lambda: len(child.pids) == 2 and child.server.ready)
+        await child.until(lambda: len(child.pids) == 2 and child.server.ready)
         assert len(child.pool.held) == 0

@@ -81,8 +81,7 @@ async def test_a_backend_that_dies_fails_its_turns_at_once_and_the_next_request_
 async def test_a_backend_killed_while_idle_is_started_again(tmp_path: Path) -> None:
     async with ChaosChild(tmp_path).running() as child:
         os.kill(child.pids[0], signal.SIGKILL)
-        with trio.fail_after(5):
-            await child.until(lambda: len(child.pids) == 2)
+        await child.until(lambda: len(child.pids) == 2)
         assert text(await play(child.pool, "TEXT")) == HELLO
         assert child.server.counters["restarts"] == 1
 
@@ -98,8 +97,7 @@ async def test_a_backend_that_never_comes_up_is_tried_again_and_says_why(tmp_pat
     child = ChaosChild(tmp_path, "--die", "initialize", patience=patience)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(child.server.run)
-        with trio.fail_after(6):
-            await child.until(lambda: child.server.counters["restarts"] >= 2)
+        await child.until(lambda: child.server.counters["restarts"] >= 2)
         found = failure(await play(child.pool, "TEXT"))
         assert (found.status, found.retry_after) == (503, 5.0)
         assert "fake-codex" in found.message
@@ -114,8 +112,7 @@ async def test_a_backend_that_does_not_introduce_itself_is_given_up(
     child = ChaosChild(tmp_path, "--hang", "initialize", patience=patience)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(child.server.run)
-        with trio.fail_after(6):
-            await child.until(lambda: child.server.counters["restarts"] >= 1)
+        await child.until(lambda: child.server.counters["restarts"] >= 1)
         assert child.server.why_not == "initialize was not answered within 0.5 s"
         nursery.cancel_scope.cancel()
 
@@ -222,8 +219,7 @@ async def test_a_worn_out_child_is_replaced_and_ends_its_turn_in_peace(tmp_path:
     patience = Patience(first_pause=0.01, most_turns=1)
     async with ChaosChild(tmp_path, patience=patience).running() as child:
         assert text(await play(child.pool, "TEXT !slow=0.2")) == HELLO
-        with trio.fail_after(5):
-            await child.until(lambda: not lives(child.pids[0]))
+        await child.until(lambda: not lives(child.pids[0]))
         assert text(await play(child.pool, "TEXT")) == HELLO
         assert child.server.counters["restarts"] == 0
 
@@ -310,7 +306,8 @@ async def test_a_program_that_cannot_run_is_a_clear_error(tmp_path: Path) -> Non
 
 async def test_a_program_that_is_something_else_tells_its_last_words(tmp_path: Path) -> None:
     """Its output may end before its complaint has arrived."""
-    codex = program(tmp_path / "codex", "exec >&-", "echo 'no such option: -c' >&2", "exit 2")
+    complaint = ("exec >&-", "sleep 0.05", "echo 'no such option: -c' >&2", "exit 2")
+    codex = program(tmp_path / "codex", *complaint)
     options = BackendOptions(codex=codex, patience=Patience(handshake=0.5, first_pause=0.05))
     async with open_backend(options) as pool:
         found = failure(await play(pool, "TEXT"))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.cli.flags import flag_of, setting_fields, shown
-from pipeline.settings import choices
+from pipeline.settings import Settings, choices
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -65,6 +65,13 @@ def test_a_command_of_the_readme_works_as_it_stands(command: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def test_the_costs_are_told_for_every_stage() -> None:
+    found = re.search(r"<!-- bench -->\n(.*?)\n<!-- /bench -->", README, re.DOTALL)
+    assert found is not None
+    for name in Settings().pipeline().names:
+        assert re.search(rf"^stage {name} +\d", found[1], re.MULTILINE), name
 
 
 def test_there_are_commands_to_try() -> None:

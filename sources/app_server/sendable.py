@@ -24,11 +24,13 @@ def check_sendable(turn: Turn) -> None:
         if depth > DEEPEST:
             raise _refusal(f"is nested more than {DEEPEST} levels deep; send something flatter")
         if isinstance(value, str):
-            if any("\ud800" <= letter <= "\udfff" for letter in value):
+            try:
+                value.encode()
+            except UnicodeEncodeError:
                 raise _refusal(
                     "holds half of a surrogate pair (such as \\ud800), which is no text; send "
                     "valid Unicode"
-                )
+                ) from None
         elif is_json(value):
             todo += [(inner, depth + 1) for pair in value.items() for inner in pair]
         elif is_list(value):

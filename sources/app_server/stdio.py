@@ -18,6 +18,7 @@ from sources.app_server.transport import TransportClosedError
 PAGE_SIZE: Final = resource.getpagesize()
 READ_SIZE: Final = 65_536
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+LAST_MOMENT: Final = 0.3
 GRACE: Final = 2.0
 """How long a child may take to end once its input is closed, and again once it is told to."""
 
@@ -33,6 +34,7 @@ class StdioTransport:
         self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
         self._framer = LineFramer()
         self._sending = trio.Lock()
+        self._silent = trio.Event()
         self.last_words: deque[str] = deque(maxlen=20)
 
     @classmethod
@@ -62,16 +64,16 @@ class StdioTransport:
             try:
                 await self._stdin.send_all(message + b"\n")
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                raise TransportClosedError(self._why()) from error
+                raise TransportClosedError(await self._why()) from error
 
     async def receive(self) -> list[bytes]:
         while True:
             try:
                 data = await self._stdout.receive_some(READ_SIZE)
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                raise TransportClosedError(self._why()) from error
+                raise TransportClosedError(await self._why()) from error
             if not data:
-                raise TransportClosedError(self._why())
+                raise TransportClosedError(await self._why())
             if lines := self._framer.feed(bytes(data)):
                 return lines
 
@@ -97,7 +99,11 @@ class StdioTransport:
             await self._stdout.aclose()
             await self._stderr.aclose()
 
-    def _why(self) -> str:
+    async def _why(self) -> str:
+        """How it ended. A child's output ends a moment before it does and before its last words."""
+        with trio.move_on_after(LAST_MOMENT):
+            await self._silent.wait()
+            await self.process.wait()
         code = self.process.poll()
         said = f"; its last words: {self.last_words[-1]}" if self.last_words else ""
         how = "closed its output" if code is None else f"ended with status {code}"
@@ -112,3 +118,5 @@ class StdioTransport:
                     self.last_words.append(words[:500])
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return
+        finally:
+            self._silent.set()

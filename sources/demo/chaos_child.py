@@ -68,7 +68,8 @@ class ChaosChild:
         """The process ids of its lives; the last one may live."""
         return [message["pid"] for message in self.log() if "pid" in message]
 
-    async def until(self, condition: Callable[[], object]) -> None:
-        """Wait until something holds, such as that it was told something."""
-        while not condition():  # noqa: ASYNC110 (a log file tells nobody that it grew)
-            await trio.sleep(0.005)
+    async def until(self, condition: Callable[[], object], limit: float = 8.0) -> None:
+        """Wait until something holds, such as that it was told something; not for ever."""
+        with trio.fail_after(limit):
+            while not condition():  # noqa: ASYNC110 (a log file tells nobody that it grew)
+                await trio.sleep(0.005)
