@@ -314,3 +314,13 @@ async def test_a_backend_that_invents_methods_does_not_fill_the_books() -> None:
         wire.say(*({"method": f"invented/{number}"} for number in range(5000)))
         await trio.testing.wait_all_tasks_blocked()
         assert len(client.counters) < 1000
+
+
+async def test_a_request_that_was_given_up_is_forgotten(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with connected() as (_, client):
+        for _ in range(20):
+            with pytest.raises(BackendSilentError):
+                await client.request("model/list", {}, timeout=0.01)
+        assert client._pending == {}  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

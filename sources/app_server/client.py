@@ -236,6 +236,9 @@ class AppServerClient:
             begun(pending)
             try:
                 return await pending.wait(timeout)
+            except BackendSilentError:
+                self._forget(pending)
+                raise
             except RpcError as error:
                 if error.code != OVERLOADED or pause is None:
                     raise
@@ -250,6 +253,11 @@ class AppServerClient:
         pending = self._pending[number] = Pending(method)
         self._post(message)
         return pending
+
+    def _forget(self, pending: Pending) -> None:
+        """Nobody waits any more: a backend that never answers must not fill the memory."""
+        for number in [n for n, asked in self._pending.items() if asked is pending]:
+            del self._pending[number]
 
     async def answer(self, request: ServerRequest, result: Json) -> None:
         """Answer a tool call that the backend waits for."""
