@@ -358,3 +358,14 @@ def test_the_top_help_has_something_to_try(pipeline: Command) -> None:
     done = pipeline("--help")
     assert done.returncode == 0
     assert b"Try:" in done.stdout
+
+
+def test_a_file_that_is_not_there_gets_one_line_and_no_more(pipeline: Command) -> None:
+    done = pipeline("replay", "no-such-file.jsonl")
+    assert done.stderr == b"pipeline: no-such-file.jsonl: there is no such file\n"
+    assert done.stdout == b""
+
+
+def test_a_call_of_an_undeclared_tool_is_remarked_on(pipeline: Command) -> None:
+    done = pipeline("replay", "--tools", "x", "--unknown-tool-policy", "call", BLOCK)
+    assert done.stderr.startswith(b"calls: forwarded a call of localSearch")

@@ -97,9 +97,10 @@ async def _replay(source: Replay, settings: Settings, turn: Turn, stream: bool) 
         _write_json(answer.body)
         return True
     finally:
-        for books in ledger:
-            for remark in books.notes:
-                print(f"{books.name}: {remark}", file=sys.stderr)
+        if source.decoder.recognized:  # of a file that is no transcript there is nothing to remark
+            for books in ledger:
+                for remark in books.notes:
+                    print(f"{books.name}: {remark}", file=sys.stderr)
 
 
 def _writer() -> Callable[[bytes], Awaitable[None]]:
