@@ -5,215 +5,29 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, NewType, TypeAlias, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 
 import attrs
 import cattrs
-from attrs import field, frozen
+from attrs import frozen
 
 from pipeline.errors import UsageError
+from pipeline.flags import Escaped
+from pipeline.flags.answering import AnswerFlags
+from pipeline.flags.backend import BackendFlags
+from pipeline.flags.server import ServerFlags
 from pipeline.turn import OutputMode, Turn
 
 if TYPE_CHECKING:
     from pipeline.chain import Pipeline
 
-CutMode: TypeAlias = Literal["burst", "first"]
-UnknownToolPolicy: TypeAlias = Literal["text", "call", "fail"]
-Group: TypeAlias = Literal["pipeline", "source", "backend"]
-
 LARGEST: Final = 1_000_000_000
-Escaped = NewType("Escaped", str)
-"""Text in which a variable may write a line break as \\n and a tab as \\t."""
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 
 
-def _flag(  # noqa: PLR0913  # all but the first three are named
-    env: str,
-    default: Any,
-    help: str,  # noqa: A002
-    *,
-    stage: str = "",
-    group: Group = "pipeline",
-    secret: bool = False,
-) -> Any:
-    """A setting: its variable, its default, what it does, and the part it belongs to."""
-    metadata = {"env": env, "help": help, "stage": stage, "group": group}
-    return field(default=default, repr=not secret, metadata=metadata)
-
-
-@frozen
-class Settings:
-    """Everything an operator can choose. A field's metadata names its variable and explains it."""
-
-    stop_after_tools: bool = _flag(
-        "PROXY_STOP_AFTER_TOOLS",
-        True,
-        "end the generation once the model has made its calls",
-        stage="cut",
-    )
-    stop_after_tools_mode: CutMode = _flag(
-        "PROXY_STOP_AFTER_TOOLS_MODE",
-        "burst",
-        "end after the whole burst of calls, or after the first call",
-        stage="cut",
-    )
-    stop_after_tools_grace_ms: int = _flag(
-        "PROXY_STOP_AFTER_TOOLS_GRACE_MS",
-        300,
-        "how long a burst waits for its next call, restarted by each call",
-        stage="cut",
-    )
-    suppress_tail_after_tools: bool = _flag(
-        "PROXY_SUPPRESS_TAIL_AFTER_TOOLS",
-        True,
-        "drop the text after the last call; text between calls always stays",
-        stage="cut",
-    )
-    tool_block_dedup: bool = _flag(
-        "PROXY_TOOL_BLOCK_DEDUP",
-        False,
-        "forward calls of the same name and arguments once",
-        stage="dedup",
-    )
-    tool_block_max: int = _flag(
-        "PROXY_TOOL_BLOCK_MAX",
-        0,
-        "forward at most so many calls a turn; 0 means all of them",
-        stage="cap",
-    )
-    unknown_tool_policy: UnknownToolPolicy = _flag(
-        "PROXY_UNKNOWN_TOOL_POLICY",
-        "text",
-        "a call of an undeclared tool: text leaves it in the text it was written in, call forwards "
-        "it, fail fails the turn, over a structured one too",
-        stage="calls",
-    )
-    output_mode: OutputMode = _flag(
-        "PROXY_OUTPUT_MODE",
-        "auto",
-        "auto: calls as JSON if the request has tools, else the text untouched; obsidian-xml also "
-        "writes <use_tool> blocks into the text",
-    )
-    tool_block_delimiter: Escaped = _flag(
-        "PROXY_TOOL_BLOCK_DELIMITER",
-        "\n",
-        r"what stands between two blocks in obsidian-xml; \n and \t are understood",
-    )
-    reasoning_content: bool = _flag(
-        "PROXY_REASONING_CONTENT",
-        True,
-        "send the model's reasoning as reasoning_content",
-    )
-    dump_events: str = _flag(
-        "CODEX_DUMP_SSE",
-        "",
-        "write every backend message and what it was read as to this file (1 means "
-        "backend-events.jsonl): for learning what a new backend sends",
-        group="source",
-    )
-
-    backend: str = _flag(
-        "PROXY_BACKEND",
-        "",
-        "the address of a Responses API to use instead of an app-server, such as "
-        "https://host/v1/responses",
-        group="backend",
-    )
-    backend_api_key: str = _flag(
-        "PROXY_BACKEND_API_KEY", "", "the key of that API", group="backend", secret=True
-    )
-    codex_app_server: str = _flag(
-        "CODEX_APP_SERVER",
-        "stdio",
-        "where the app-server is: stdio starts one; ws://, wss:// and unix:// addresses, several "
-        "with commas between, are a pool",
-        group="backend",
-    )
-    codex_bin: str = _flag(
-        "CODEX_BIN",
-        "",
-        "the Codex to start; else the one on the PATH, else the one that came with this project",
-        group="backend",
-    )
-    codex_home: str = _flag(
-        "CODEX_HOME",
-        "",
-        "the folder with the Codex login to use, such as ~/.codex; else an empty one is made",
-        group="backend",
-    )
-    codex_token: str = _flag(
-        "CODEX_APP_SERVER_TOKEN",
-        "",
-        "the capability token of a remote app-server",
-        group="backend",
-        secret=True,
-    )
-    codex_token_file: str = _flag(
-        "CODEX_APP_SERVER_TOKEN_FILE",
-        "",
-        "a file that holds that token",
-        group="backend",
-    )
-    codex_web_search: bool = _flag(
-        "CODEX_WEB_SEARCH", False, "let Codex search the web by itself", group="backend"
-    )
-    codex_view_image: bool = _flag(
-        "CODEX_VIEW_IMAGE", False, "let Codex look at image files by itself", group="backend"
-    )
-    codex_mcp_servers: bool = _flag(
-        "CODEX_MCP_SERVERS",
-        False,
-        "let Codex use the MCP servers that its own configuration names",
-        group="backend",
-    )
-    codex_first_event_timeout: float = _flag(
-        "CODEX_FIRST_EVENT_TIMEOUT_S",
-        120.0,
-        "how long a turn may take to say its first word",
-        group="backend",
-    )
-    codex_idle_timeout: float = _flag(
-        "CODEX_IDLE_TIMEOUT_S", 300.0, "how long it may then be silent", group="backend"
-    )
-    codex_turn_timeout: float = _flag(
-        "CODEX_TURN_TIMEOUT_S", 3600.0, "how long a turn may take in all", group="backend"
-    )
-    codex_hold_turns: bool = _flag(
-        "CODEX_HOLD_TURNS",
-        True,
-        "keep a turn open while the client runs its tools, and continue it with their outputs",
-        group="backend",
-    )
-    codex_hold_turns_max: int = _flag(
-        "CODEX_HOLD_TURNS_MAX", 64, "how many turns are held at once", group="backend"
-    )
-    codex_hold_turns_time: float = _flag(
-        "CODEX_HOLD_TURNS_S", 600.0, "how long a turn is held", group="backend"
-    )
-    codex_recycle_turns: int = _flag(
-        "CODEX_RECYCLE_TURNS",
-        2000,
-        "replace the app-server after so many turns; 0 means never",
-        group="backend",
-    )
-    codex_recycle_mb: int = _flag(
-        "CODEX_RECYCLE_MB",
-        1500,
-        "replace the app-server when it has grown to so many megabytes; 0 means never",
-        group="backend",
-    )
-    record_dir: str = _flag(
-        "PIPELINE_RECORD_DIR",
-        "",
-        "write every turn there as a transcript that replay reads; it holds prompts and answers",
-        group="backend",
-    )
-    record_redact: bool = _flag(
-        "PIPELINE_RECORD_REDACT",
-        False,
-        "take keys and tokens out of these transcripts",
-        group="backend",
-    )
+@frozen(slots=False)
+class Settings(ServerFlags, BackendFlags, AnswerFlags):
+    """Everything an operator can choose. attrs lists the fields of the last group first."""
 
     def __attrs_post_init__(self) -> None:
         for attribute in attrs.fields(Settings):
@@ -242,6 +56,12 @@ class Settings:
         if mode == "auto" and turn.tools:
             return "openai-json"
         return mode
+
+    def calls_in_parallel(self, wish: bool | None) -> bool:
+        """Whether a request may get more than one call: the operator's word, else its own."""
+        if self.parallel_tool_calls == "request":
+            return wish is not False
+        return self.parallel_tool_calls == "true"
 
     @property
     def effective_cut_mode(self) -> str:

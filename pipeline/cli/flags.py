@@ -11,8 +11,9 @@ from typing import Any
 import attrs
 
 from pipeline.errors import ProxyError, UsageError
+from pipeline.flags import Group
 from pipeline.requests.chat import ChatRequest
-from pipeline.settings import Group, Settings, choices
+from pipeline.settings import Settings, choices
 from pipeline.transcript import parse_line
 from pipeline.turn import Tool, Turn
 from sources.dump import EventDump
