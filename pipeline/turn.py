@@ -19,6 +19,8 @@ class Tool:
     name: str
     parameters: Mapping[str, Any] = field(factory=dict[str, Any])
     description: str = ""
+    strict: bool | None = None
+    """Whether calls must follow the schema to the letter; None leaves it to the backend."""
 
     def parameter_types(self, parameter: str) -> frozenset[str]:
         """The JSON types the tool's schema allows for a parameter; empty when it does not say."""
@@ -28,6 +30,17 @@ class Tool:
             declared = as_json(part).get("type")
             types.update(t for t in (declared, *as_list(declared)) if isinstance(t, str))
         return frozenset(types)
+
+
+@frozen
+class NamedTool:
+    """The choice of one tool: it must be called, and no other."""
+
+    name: str
+
+
+ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
+"""Whether the model may, must not or must call a tool, or which one it must call."""
 
 
 @frozen
@@ -41,6 +54,7 @@ class Turn:
     instructions: str = ""
     items: tuple[Json, ...] = ()
     tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = "auto"
     effort: str | None = None
     summary: str | None = None
     output_schema: Json | None = None
@@ -57,6 +71,17 @@ class Turn:
 
     def tool(self, name: str) -> Tool | None:
         return next((tool for tool in self.tools if tool.name == name), None)
+
+    @property
+    def offered(self) -> tuple[Tool, ...]:
+        """The tools that the model may call in this turn."""
+        match self.tool_choice:
+            case "none":
+                return ()
+            case NamedTool(name):
+                return tuple(tool for tool in self.tools if tool.name == name)
+            case _:
+                return self.tools
 
     @property
     def one_call_only(self) -> bool:

@@ -10,7 +10,7 @@ from attrs import field, frozen
 
 from pipeline.errors import Failure, ProxyError, UsageError
 from pipeline.loose_json import Json
-from pipeline.turn import Tool, Turn
+from pipeline.turn import NamedTool, Tool, Turn
 from sources.app_server.place import Bounds
 
 
@@ -82,6 +82,8 @@ def request_body(turn: Turn) -> bytes:
     body |= _given(instructions=_instructions(turn))
     if turn.tools:
         body["tools"] = [_tool(tool) for tool in turn.tools]
+    if turn.tools and turn.tool_choice != "auto":
+        body["tool_choice"] = _tool_choice(turn)
     if turn.tools and turn.one_call_only:
         body["parallel_tool_calls"] = False  # true is the default, and refused by some models
     if reasoning:
@@ -118,7 +120,15 @@ def _tool(tool: Tool) -> Json:
         "name": tool.name,
         **_given(description=tool.description),
         "parameters": parameters,
+        **({} if tool.strict is None else {"strict": tool.strict}),
     }
+
+
+def _tool_choice(turn: Turn) -> Json | str:
+    """The choice as the API says it, natively: the tools stay the same, and so does the cache."""
+    if isinstance(turn.tool_choice, NamedTool):
+        return {"type": "function", "name": turn.tool_choice.name}
+    return turn.tool_choice
 
 
 def _format(schema: Json) -> Json:

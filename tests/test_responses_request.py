@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ProxyError, UsageError
-from pipeline.turn import Tool, Turn
+from pipeline.turn import NamedTool, Tool, ToolChoice, Turn
 from sources.responses_request import ResponsesApi, request_body
 
 SCHEMA = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
@@ -40,6 +40,32 @@ def test_tools_are_flat_and_have_a_schema() -> None:
         {"type": "function", "name": "now", "parameters": {"type": "object", "properties": {}}},
     ]
     assert "parallel_tool_calls" not in body
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_strictness_goes_along_only_where_the_client_spoke_of_it(strict: bool) -> None:
+    told, untold = body_of(Turn(tools=(Tool("a", strict=strict), Tool("b"))))["tools"]
+    assert told["strict"] is strict
+    assert "strict" not in untold
+
+
+@pytest.mark.parametrize(
+    ("choice", "sent"),
+    [
+        ("none", "none"),
+        ("required", "required"),
+        (NamedTool("now"), {"type": "function", "name": "now"}),
+    ],
+)
+def test_a_choice_of_tools_is_said_as_the_api_says_it(choice: ToolChoice, sent: object) -> None:
+    body = body_of(Turn(tools=(Tool("now"), Tool("later")), tool_choice=choice))
+    assert body["tool_choice"] == sent
+    assert [tool["name"] for tool in body["tools"]] == ["now", "later"]
+    assert "tool_choice" not in body_of(Turn(tool_choice=choice))
+
+
+def test_a_free_choice_is_not_spoken_of() -> None:
+    assert "tool_choice" not in body_of(Turn(tools=(Tool("now"),)))
 
 
 @pytest.mark.parametrize(
