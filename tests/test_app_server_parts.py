@@ -108,6 +108,7 @@ async def test_a_follow_up_continues_only_what_it_repeats(
         {"model": "other"},
         {"instructions": "Be long."},
         {"tools": (Tool("f"),)},
+        {"tool_choice": "required"},
         {"effort": "high"},
         {"output_schema": {"type": "object"}},
     ],

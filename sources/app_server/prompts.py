@@ -35,6 +35,12 @@ def tool_prompt(tools: Sequence[Tool]) -> str:
     return "\n".join(lines)
 
 
+def choice_prompt(tool: str | None) -> str:
+    """The rule that a tool must be called, for a backend that has no parameter for it."""
+    which = f"the tool `{tool}`" if tool is not None else "one of your tools, or several of them,"
+    return f"You must call {which} now. An answer without such a call is of no use."
+
+
 def flattened(items: Sequence[Json]) -> str:
     """A conversation as text, for a backend that takes no history.
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline.loose_json import Json, as_json, text_of
-from pipeline.turn import Turn
+from pipeline.turn import NamedTool, Turn
 from sources.app_server.capabilities import Capabilities
 from sources.app_server.names import Aliases
-from sources.app_server.prompts import flattened, item_images, tool_prompt
+from sources.app_server.prompts import choice_prompt, flattened, item_images, tool_prompt
 
 
 class ThreadPlan:
@@ -39,7 +39,7 @@ class ThreadPlan:
             params["baseInstructions"] = turn.base_instructions
         if instructions := self._instructions():
             params["developerInstructions"] = instructions
-        if turn.tools and self._can.dynamic_tools:
+        if turn.offered and self._can.dynamic_tools:
             params["dynamicTools"] = [
                 {
                     "type": "function",
@@ -47,7 +47,7 @@ class ThreadPlan:
                     "description": tool.description,
                     "inputSchema": dict(tool.parameters) or {"type": "object", "properties": {}},
                 }
-                for tool in turn.tools
+                for tool in turn.offered
             ]
         return params
 
@@ -69,10 +69,18 @@ class ThreadPlan:
         return params | {key: value for key, value in optional.items() if value is not None}
 
     def _instructions(self) -> str:
-        parts = [self._turn.instructions]
-        if self._turn.tools and not self._can.dynamic_tools:
-            parts.append(tool_prompt(self._turn.tools))
+        turn = self._turn
+        parts = [turn.instructions]
+        if turn.offered and not self._can.dynamic_tools:
+            parts.append(tool_prompt(turn.offered))
+        if turn.offered and turn.tool_choice != "auto":
+            parts.append(choice_prompt(self._chosen()))
         return "\n\n".join(part for part in parts if part)
+
+    def _chosen(self) -> str | None:
+        """The one tool that must be called, as the backend knows it."""
+        choice = self._turn.tool_choice
+        return self.aliases.to_backend(choice.name) if isinstance(choice, NamedTool) else None
 
     def _input(self) -> list[Json]:
         if self._can.inject_items:

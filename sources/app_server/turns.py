@@ -175,7 +175,8 @@ class AppServerTurn:
     async def _leave(self, session: Session) -> None:
         """Hold the turn if the client now has calls to run; let it go if not."""
         # A call of a tool that Codex was not given it answers itself: there is nothing to hold.
-        given = {name for _, name, _ in self._calls} <= self._turn.tool_names
+        offered = {tool.name for tool in self._turn.offered}
+        given = {name for _, name, _ in self._calls} <= offered
         waits = not session.ended and given and session.place.capabilities.dynamic_tools
         if self._calls and waits and self._backend.held.enabled:
             with trio.move_on_after(VERDICT):
