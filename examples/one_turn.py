@@ -3,6 +3,7 @@
 import trio
 from attrs import evolve
 
+from pipeline.cli.logs import warnings_to_stderr
 from pipeline.recipes import chat_options
 from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
@@ -14,8 +15,8 @@ from sources.demo.provider import scripted_provider
 
 
 async def ask(backend: Pool, turn: Turn) -> dict[str, object]:
-    sink = ChatJson(chat_options(Settings(), turn))
-    answer = await Settings().pipeline().run(AppServerTurn(backend, turn), sink, turn)
+    source, sink = AppServerTurn(backend, turn), ChatJson(chat_options(Settings(), turn))
+    answer = await Settings().pipeline().run(source, sink, turn)
     return answer.body["choices"][0]["message"]  # type: ignore[no-any-return]
 
 
@@ -26,8 +27,7 @@ async def main() -> None:
     ):
         said = {"type": "message", "role": "user", "content": "What is the weather in Oslo?"}
         turn = Turn(model="gpt-5", items=(said,), tools=(Tool("weather"),))
-        message = await ask(backend, turn)
-        print("the model calls:", message["tool_calls"])
+        print("the model calls:", (await ask(backend, turn))["tool_calls"])
         call = {"type": "function_call", "call_id": "call_demo", "name": "weather"}
         result = {"type": "function_call_output", "call_id": "call_demo", "output": "12 °C, rain"}
         follow_up = evolve(turn, items=(said, call | {"arguments": "{}"}, result))
@@ -35,4 +35,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    warnings_to_stderr()
     trio.run(main)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from pipeline.cli import bench, explain, fake_codex, fake_model, replay, stages
+from pipeline.cli.logs import warnings_to_stderr
 from pipeline.errors import UsageError
 
 COMMANDS = (replay, explain, stages, bench, fake_codex, fake_model)
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a letter shows a ?
             stream.reconfigure(errors="replace")
+    warnings_to_stderr()
     try:
         status: int = options.run(options)
         sys.stdout.flush()

@@ -7,14 +7,16 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
+import structlog
 import trio
 from attrs import Factory, define, frozen
 
 from pipeline.errors import Failure, ProxyError
+from pipeline.loose_json import text_of
 from sources.app_server.capabilities import probe
 from sources.app_server.client import AppServerClient, BackendGoneError, BackendSilentError
 from sources.app_server.place import Place
-from sources.app_server.rpc import RpcError
+from sources.app_server.rpc import RpcError, ServerRequest, thread_of
 from sources.app_server.transport import Transport, TransportClosedError
 
 NOISE: Final = (
@@ -28,6 +30,7 @@ NOISE: Final = (
 )
 """Notifications that say nothing to a client, silenced at the source."""
 
+_log: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger(__name__)
 Connect: TypeAlias = Callable[[trio.Nursery], Awaitable[Transport]]
 
 
@@ -73,6 +76,12 @@ class _Life:
         if (served or grown) and not self.worn:
             self.worn = True
             self._server.counters["replaced"] += 1
+            _log.info(
+                "app-server is worn out and will be replaced",
+                server=self._server.name,
+                turns=self._turns,
+                megabytes=memory // 1_000_000,
+            )
             self.over_or_worn.set()
 
     async def run(self) -> None:
@@ -85,16 +94,21 @@ class _Life:
 
     async def _live(self, nursery: trio.Nursery) -> None:
         server, limit = self._server, self._server.patience.handshake
+        _log.info("app-server starts", server=server.name)
         try:
             with trio.fail_after(limit):
                 self._transport = await server.connect(nursery)
             client = AppServerClient(self._transport)
+            client.on_request = self._declined
             nursery.start_soon(client.run)
             await client.handshake("codex-sluice", "0.1.0", NOISE, limit)
             self._place = Place(client, await probe(client), server.workspace, nursery)
             server.opened(self, self._place)
+            _log.info("app-server is ready", server=server.name, version=client.user_agent)
             await self._until_over(client)
             server.why_not = client.gone or "it was replaced"
+            if client.gone is None:
+                _log.info("app-server was replaced", server=server.name, turns=self._turns)
         except (TransportClosedError, BackendGoneError, BackendSilentError, RpcError) as error:
             server.why_not = str(error)
         except OSError as error:
@@ -111,6 +125,20 @@ class _Life:
         await _first_of(client.until_gone, self.superseded.wait)
         with trio.move_on_after(self._server.patience.drain):
             await _first_of(client.until_gone, client.until_idle)
+
+    def _declined(self, request: ServerRequest) -> None:
+        """Tell the operator what Codex wanted to do: the kind of question, and never its content.
+
+        A tool call that comes late, after its turn was left, is nobody's wish.
+        """
+        late = request.method == "item/tool/call"
+        (_log.debug if late else _log.warning)(
+            "declined what the backend asked for",
+            server=self._server.name,
+            method=f"{request.method:.60}",
+            thread=f"{thread_of(request):.60}",
+            turn=f"{text_of(request.params.get('turnId')):.60}",
+        )
 
 
 async def _first_of(*waits: Callable[[], Awaitable[object]]) -> None:
@@ -159,7 +187,14 @@ class AppServer:
                 await life.over_or_worn.wait()
                 if not life.worn:
                     self.counters["restarts"] += 1
-                    await trio.sleep(self._pause())
+                    pause = self._pause()
+                    _log.warning(
+                        "app-server left and will be started again",
+                        server=self.name,
+                        reason=self.why_not,
+                        pause=round(pause, 2),
+                    )
+                    await trio.sleep(pause)
 
     async def until_ready(self) -> None:
         while not self.ready:

@@ -1,0 +1,15 @@
+"""What every test begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+import structlog
+
+
+@pytest.fixture(autouse=True)
+def _log_as_if_new() -> Generator[None]:  # pyright: ignore[reportUnusedFunction]
+    """A test that runs a command sets up its log; the next test finds nothing of it."""
+    yield
+    structlog.reset_defaults()
