@@ -53,7 +53,7 @@ class Settings(ServerFlags, BackendFlags, AnswerFlags):
     def output_mode_for(self, turn: Turn) -> OutputMode:
         """The mode one request is answered in: its own wish, else the operator's."""
         mode = turn.output_mode or self.output_mode
-        if mode == "auto" and turn.tools:
+        if mode == "auto" and turn.offered:
             return "openai-json"
         return mode
 

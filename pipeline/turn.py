@@ -64,6 +64,8 @@ class Turn:
     include_usage: bool = False
     output_mode: OutputMode | None = None
     stream: bool | None = None
+    stop: tuple[str, ...] = ()
+    """The text ends before the first of these."""
 
     @property
     def tool_names(self) -> frozenset[str]:

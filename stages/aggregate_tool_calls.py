@@ -56,7 +56,7 @@ class AggregateToolCalls(Stage):
         self._aggregator = ToolCallAggregator(turn.tools, ignored=ignored)
         # Without tools and without a mode asked for, the text is the client's own to read.
         asked = (turn.output_mode or self._output_mode) != "auto" and self._policy == "call"
-        if turn.tools or asked:
+        if turn.offered or asked:
             self._scanner = BlockScanner(self._aggregator.text_patterns)
 
     def feed(self, event: Event) -> Sequence[Event]:

@@ -19,6 +19,7 @@ VOCABULARY = {
     "pipeline.events",
     "pipeline.ledger",
     "pipeline.loose_json",
+    "pipeline.pictures",
     "pipeline.stage",
     "pipeline.transcript",
     "pipeline.turn",

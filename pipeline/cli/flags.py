@@ -96,6 +96,6 @@ def _read_request(path: str) -> ChatRequest:
     except ValueError as error:
         raise UsageError(f"{path}: is not JSON: {error}") from None
     try:
-        return ChatRequest.from_json(body)
+        return ChatRequest.from_json(body, partial=True)
     except ProxyError as error:
         raise UsageError(f"{path}: {error}") from None

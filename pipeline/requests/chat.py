@@ -1,39 +1,39 @@
-"""A Chat Completions request as a Turn."""
+"""A Chat Completions request, and the Turn it asks for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any, Final, Literal, TypeAlias
 
-import attrs
-import cattrs
-from attrs import field, frozen
-from cattrs.cols import is_mapping, is_sequence, list_structure_factory
-from cattrs.gen import make_dict_structure_fn
-from cattrs.v import format_exception
+from attrs import evolve, field, frozen
 
-from pipeline.errors import Failure, ProxyError
-from pipeline.turn import Tool, Turn
+from pipeline.loose_json import Json, as_json, is_json, is_list
+from pipeline.requests.conversation import conversation
+from pipeline.requests.ignored import names_of, unread
+from pipeline.requests.messages import Message
+from pipeline.requests.structure import (
+    OMIT,
+    WrongError,
+    by_type,
+    made,
+    refusal,
+    structured,
+    structures,
+    wanted,
+)
+from pipeline.requests.tools import Choice, FunctionSpec, LegacyChoice, Offer, ToolSpec, offer
+from pipeline.settings import Settings
+from pipeline.turn import OutputMode, Turn
 
+MOST_CHOICES: Final = 8
+MOST_STOPS: Final = 4
+_MUST: Final = ("model", "messages")
+AS_JSON: Final = (
+    "Answer with exactly one JSON object and nothing else: no words around it, no code fence."
+)
 
-@frozen
-class FunctionSpec:
-    """A function as the client declares it."""
-
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-
-    def as_tool(self) -> Tool:
-        return Tool(self.name, self.parameters or {}, self.description or "")
-
-
-@frozen
-class ToolSpec:
-    """A tool of any type; only functions can be called through a chat."""
-
-    type: str = "function"
-    function: FunctionSpec | None = None
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""Codex takes any word, and the model behind it refuses one that it does not know."""
 
 
 @frozen
@@ -42,111 +42,200 @@ class StreamOptions:
 
 
 @frozen
-class ChatRequest:
-    """The parts of a request that decide how its answer is read and written."""
+class Reasoning:
+    """How the model thinks, in the words of the Responses API, which many clients use here too."""
 
-    model: str = "codex"
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed", "none"] | None = None
+
+
+@frozen
+class ResponseFormat:
+    """The form of the answer: free, any JSON object, or JSON of a schema."""
+
+    schema: dict[str, Any] | None = None
+    json_object: bool = False
+
+
+@frozen
+class Stop:
+    """The sequences that end an answer."""
+
+    sequences: tuple[str, ...] = ()
+
+
+@frozen
+class ChatRequest:
+    """A request whose every field is of the right kind.
+
+    `turn` puts the fields together, and refuses those that do not fit each other.
+    """
+
+    model: str = Turn().model
+    messages: tuple[Message, ...] = ()
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    tools: list[ToolSpec] | None = None
-    functions: list[FunctionSpec] | None = None
-    tool_choice: Any = None
-    function_call: Any = None
+    stream_options: StreamOptions = StreamOptions()
+    n: int = 1
+    stop: Stop = Stop()
+    tools: tuple[ToolSpec, ...] = ()
+    tool_choice: Choice = Choice()
+    functions: tuple[FunctionSpec, ...] = ()
+    function_call: LegacyChoice = LegacyChoice()
     parallel_tool_calls: bool | None = None
-    messages: list[Any] = field(factory=list[Any])
+    response_format: ResponseFormat = ResponseFormat()
+    reasoning_effort: Effort | None = None
+    reasoning: Reasoning = Reasoning()
+    ignored: tuple[str, ...] = field(default=(), metadata=OMIT)
+    """The parameters that were given and have no effect, in the order they came."""
+
+    def __attrs_post_init__(self) -> None:
+        if not self.model:
+            raise WrongError("is empty; it must be the name of a model", ".model")
+        if not 1 <= self.n <= MOST_CHOICES:
+            raise WrongError(f"must be from 1 to {MOST_CHOICES}, not {self.n}", ".n")
 
     @classmethod
-    def from_json(cls, body: object) -> ChatRequest:
-        """Check and structure a decoded body; ProxyError names the field that is wrong."""
-        try:
-            return _converter.structure(body, cls)
-        except (cattrs.BaseValidationError, TypeError) as error:
-            message, path = _first_problem(error)
-            raise ProxyError(
-                Failure(
-                    message,
-                    status=400,
-                    type="invalid_request_error",
-                    code="invalid_request_error",
-                    param=path or None,
-                )
-            ) from None
+    def from_json(cls, body: object, *, partial: bool = False) -> ChatRequest:
+        """Check and structure a decoded body; ProxyError names the field that is wrong.
 
-    def turn(self) -> Turn:
-        declared = [spec.function.as_tool() for spec in self.tools or () if spec.function]
-        legacy = bool(self.functions) and not declared
-        if legacy:
-            declared = [function.as_tool() for function in self.functions or ()]
-        if self.tool_choice == "none" or (legacy and self.function_call == "none"):
-            declared = []
+        A `partial` request needs no model and no messages: enough to replay an answer with.
+        """
+        given = body
+        if is_json(body):  # null stands for a parameter that is not given
+            given = {key: value for key, value in body.items() if value is not None or key in _MUST}
+        request = structured(given, cls)
+        for name in () if partial else _MUST:
+            if name not in as_json(given):
+                raise refusal(name, "is missing; a request needs a model and messages")
+        if not request.messages and not partial:
+            raise refusal("messages", "is empty; send at least one message")
+        return evolve(request, ignored=tuple(request._without_effect(as_json(given))))  # noqa: SLF001
+
+    def refuse_ignored(self) -> None:
+        """Raise ProxyError for the first parameter that has no effect, if there is one."""
+        if self.ignored:
+            listed = ", ".join(self.ignored)
+            raise refusal(
+                self.ignored[0],
+                f"has no effect here, and the request is strict about that; leave out: {listed}",
+            )
+
+    def turn(
+        self, settings: Settings | None = None, *, output_mode: OutputMode | None = None
+    ) -> Turn:
+        """One answer's worth of this request; ProxyError where its fields do not fit together."""
+        settings = settings or Settings()
+        said = conversation(self.messages, system=not settings.ignore_client_system_prompt)
+        offered = self._offer()
+        effort = self.reasoning_effort or self.reasoning.effort
+        form = [AS_JSON] if self.response_format.json_object else []
         return Turn(
             model=self.model,
-            tools=tuple(declared),
-            parallel_tool_calls=self.parallel_tool_calls is not False,
-            legacy_functions=legacy,
+            instructions="\n\n".join(filter(None, [said.instructions, *form])),
+            items=said.items,
+            tools=offered.tools,
+            tool_choice=offered.choice,
+            effort=effort,
+            summary=self.reasoning.summary or _summary(effort),
+            output_schema=self.response_format.schema,
+            base_instructions=settings.base_instructions or None,
+            parallel_tool_calls=settings.calls_in_parallel(self.parallel_tool_calls),
+            legacy_functions=self._legacy,
+            include_usage=bool(self.stream_options.include_usage),
+            output_mode=output_mode,
             stream=self.stream,
-            include_usage=bool(self.stream_options and self.stream_options.include_usage),
+            stop=self.stop.sequences,
         )
 
+    # -- tools -----------------------------------------------------------------------------------
 
-_WORDS: Final[dict[type, str]] = {
-    str: "a string",
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    list: "an array",
-    dict: "an object",
-    type(None): "null",
-}
+    @property
+    def _legacy(self) -> bool:
+        """Whether the request speaks of functions, and means to be answered so."""
+        return bool(self.functions) and not any(tool.is_function for tool in self.tools)
 
+    def _offer(self) -> Offer:
+        if self._legacy:
+            legacy = {f"functions[{at}].name": one for at, one in enumerate(self.functions)}
+            return offer(legacy, self.function_call.choice)
+        declared = {
+            f"tools[{at}].function.name": tool.function
+            for at, tool in enumerate(self.tools)
+            if tool.is_function and tool.function is not None
+        }
+        return offer(declared, self.tool_choice)
 
-def _exactly(kind: type, then: Callable[[Any, Any], Any] = lambda value, _: value) -> Any:
-    """Let one JSON type through: numbers are not strings and nothing is converted silently."""
-
-    def structure(value: object, target: Any) -> Any:
-        if type(value) is not kind:
-            raise TypeError(f"must be {_WORDS[kind]}, not {_WORDS[type(value)]}")
-        return then(value, target)
-
-    return structure
-
-
-def _make_converter() -> cattrs.Converter:
-    converter = cattrs.Converter(detailed_validation=True)
-    for kind in (str, bool, int):
-        converter.register_structure_hook(kind, _exactly(kind))
-    converter.register_structure_hook_func(is_mapping, _exactly(dict))
-
-    @converter.register_structure_hook_factory(attrs.has)
-    def _objects(target: type[Any]) -> Any:
-        fields: Callable[[Any, Any], Any] = make_dict_structure_fn(target, converter)
-        return _exactly(dict, fields)
-
-    @converter.register_structure_hook_factory(is_sequence)
-    def _arrays(target: type[Any]) -> Any:
-        return _exactly(list, list_structure_factory(target, converter))
-
-    return converter
+    def _without_effect(self, given: Json) -> Iterator[str]:
+        """The names in `given` that nothing here reads, in their order."""
+        read = set(names_of(ChatRequest))
+        read -= {"tool_choice"} if self._legacy else {"functions", "function_call"}
+        for name, value in given.items():
+            match name:
+                case "tools":
+                    for at, tool in enumerate(self.tools):
+                        if not tool.is_function:
+                            yield f"tools[{at}].{tool.type:.60}"
+                case "stream_options":
+                    yield from unread(as_json(value), names_of(StreamOptions), "stream_options.")
+                case "reasoning":
+                    yield from unread(as_json(value), names_of(Reasoning), "reasoning.")
+                case _:
+                    yield from unread({name: value}, read)
 
 
-_converter: Final = _make_converter()
+def _summary(effort: str | None) -> str | None:
+    """Whoever asks for effort asks a model that reasons, and can be shown how.
+
+    Of its own accord Codex asks for `auto` too; other backends keep their reasoning to themselves,
+    and those whose models do not reason refuse to be asked.
+    """
+    return "auto" if effort not in (None, "none") else None
 
 
-def _first_problem(error: BaseException) -> tuple[str, str]:
-    """The first wrong field of a request, in words and as a path."""
-    if not isinstance(error, cattrs.BaseValidationError):
-        return f"the request body {error}", ""
-    line = cattrs.transform_error(error, path="", format_exception=_in_words)[0]
-    problem, _, path = line.rpartition(" @ ")
-    path = path.lstrip(".")
-    return f"{path} {problem}", path
+# -- values of several shapes ----------------------------------------------------------------------
 
 
-def _in_words(error: BaseException, kind: type | None) -> str:
-    match error:
-        case KeyError():
-            return "is missing"
-        case TypeError():
-            return str(error)
-        case _:
-            return format_exception(error, kind)
+@frozen
+class _Schema:
+    schema: dict[str, Any]
+    name: str | None = None
+
+
+@frozen
+class _JsonSchema:
+    json_schema: _Schema
+
+
+@frozen
+class _Text:
+    """Free text, which needs no more words."""
+
+
+@frozen
+class _JsonObject:
+    """Any JSON object."""
+
+
+@structures(ResponseFormat)
+def _response_format(value: object) -> ResponseFormat:
+    forms = {"text": _Text, "json_object": _JsonObject, "json_schema": _JsonSchema}
+    match by_type(value, forms):
+        case _JsonSchema(wanted):
+            return ResponseFormat(schema=wanted.schema)
+        case form:
+            return ResponseFormat(json_object=isinstance(form, _JsonObject))
+
+
+@structures(Stop)
+def _stop(value: object) -> Stop:
+    if isinstance(value, str):
+        sequences: tuple[str, ...] = (value,)
+    elif is_list(value):
+        sequences = made(value, tuple[str, ...])
+    else:
+        raise wanted(f"a string or an array of up to {MOST_STOPS} strings", value)
+    if len(sequences) > MOST_STOPS:
+        raise WrongError(f"must have at most {MOST_STOPS} sequences, not {len(sequences)}")
+    if not all(sequences):
+        raise WrongError("holds an empty string; a sequence must have at least one character")
+    return Stop(sequences)

@@ -125,7 +125,7 @@ def continues(turn: Turn, held: HeldTurn, outputs: int) -> bool:
 
 def _wish(turn: Turn) -> Turn:
     """A request less its conversation and the form of its answer."""
-    return evolve(turn, items=(), stream=None, include_usage=False, output_mode=None)
+    return evolve(turn, items=(), stop=(), stream=None, include_usage=False, output_mode=None)
 
 
 def _text(item: Json) -> str:

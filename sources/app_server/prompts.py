@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from pipeline.loose_json import Json, as_json, as_list, text_of
+from pipeline.loose_json import Json, as_json, as_list, is_list, text_of
 from pipeline.turn import Tool
 
 _RULES: Final = """\
@@ -59,15 +59,18 @@ def flattened(items: Sequence[Json]) -> str:
 
 def item_text(item: Json) -> str:
     """The text of a message item."""
-    content = item.get("content")
+    return _text(item.get("content"))
+
+
+def _text(content: object) -> str:
     if isinstance(content, str):
         return content
     return "".join(text_of(as_json(part).get("text")) for part in as_list(content))
 
 
 def item_images(item: Json) -> list[str]:
-    """The addresses of a message item's images."""
-    parts = map(as_json, as_list(item.get("content")))
+    """The addresses of the images in a message or a tool's output."""
+    parts = map(as_json, (*as_list(item.get("content")), *as_list(item.get("output"))))
     return [text_of(part.get("image_url")) for part in parts if part.get("type") == "input_image"]
 
 
@@ -78,7 +81,8 @@ def _line(item: Json) -> str:
             arguments = _quoted(item.get("arguments"))
             return f"[function_call id={call_id} name={name} arguments={arguments}]"
         case "function_call_output":
-            output = _quoted(item.get("output"))
+            output = item.get("output")
+            output = _quoted(_text(output) if is_list(output) else output)
             return f"[function_call_output call_id={_quoted(item.get('call_id'))} output={output}]"
         case "message":
             return f"[message role={_quoted(item.get('role'))} text={_quoted(item_text(item))}]"

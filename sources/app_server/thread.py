@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.loose_json import Json, as_json, text_of
+from pipeline.loose_json import Json, as_json, as_list, text_of
 from pipeline.turn import NamedTool, Turn
 from sources.app_server.capabilities import Capabilities
 from sources.app_server.names import Aliases
@@ -98,12 +98,20 @@ class ThreadPlan:
 
 
 def _in_parts(item: Json) -> Json:
-    """A message whose content is a plain string, as the parts that the backend insists on."""
+    """An item as the backend insists on it: words in parts, and pictures of a detail it knows."""
+    for content in ("content", "output"):
+        if any(as_json(part).get("detail") == "low" for part in as_list(item.get(content))):
+            item = {**item, content: [_in_detail(as_json(part)) for part in item[content]]}
     words = item.get("content")
     if item.get("type", "message") != "message" or not isinstance(words, str):
         return item
     kind = "output_text" if item.get("role") == "assistant" else "input_text"
     return {**item, "type": "message", "content": [{"type": kind, "text": words}]}
+
+
+def _in_detail(part: Json) -> Json:
+    """Codex has no detail called `low`: in the picture's place it puts a note that says so."""
+    return {**part, "detail": "auto"} if part.get("detail") == "low" else part
 
 
 def to_client(message: Json, aliases: Aliases) -> Json:

@@ -1,0 +1,159 @@
+"""What a message says: words and pictures, in whatever kind of part they were sent."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+from attrs import frozen
+
+from pipeline.loose_json import Json, is_json, is_list
+from pipeline.pictures import picture_problem
+from pipeline.requests.files import InlineFile, text_of_file
+from pipeline.requests.structure import WrongError, by_type, made, structures, wanted
+
+Detail: TypeAlias = Literal["auto", "low", "high", "original"]
+
+
+@frozen
+class Part:
+    """One part of a content, checked."""
+
+
+@frozen
+class Text(Part):
+    """Words: a file's text and a refusal are words too."""
+
+    text: str
+
+
+@frozen
+class Picture(Part):
+    """A picture that was looked at, or the address of one."""
+
+    url: str
+    detail: str | None = None
+
+    def item(self) -> Json:
+        more = {"detail": self.detail} if self.detail else {}
+        return {"type": "input_image", "image_url": self.url, **more}
+
+
+@frozen
+class Content:
+    """What a message says. One string stays one string; None is nothing at all."""
+
+    value: str | tuple[Part, ...] | None = None
+
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        parts = self.value if isinstance(self.value, tuple) else ()
+        return tuple(part for part in parts if isinstance(part, Picture))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        if isinstance(self.value, str):
+            return (self.value,)
+        return tuple(part.text for part in self.value or () if isinstance(part, Text))
+
+    def said(self, kind: str) -> str | list[Json]:
+        """The content as an item of the Responses API has it, its words of the given kind."""
+        if isinstance(self.value, str):
+            return self.value
+        return [
+            part.item() if isinstance(part, Picture) else {"type": kind, "text": part.text}
+            for part in self.value or ()
+            if isinstance(part, Text | Picture)
+        ]
+
+
+# -- as they are sent ------------------------------------------------------------------------------
+
+
+@frozen
+class _Refusal:
+    refusal: str
+
+
+@frozen
+class _Address:
+    url: str
+    detail: Detail | None = None
+
+
+@frozen
+class _ImageUrl:
+    """The address of a picture, which may be a string or an object."""
+
+    url: str
+    detail: str | None
+
+
+@frozen
+class _Image:
+    image_url: _ImageUrl
+    detail: Detail | None = None
+
+    def __attrs_post_init__(self) -> None:
+        problem = picture_problem(self.image_url.url)
+        if problem:
+            raise WrongError(problem, ".image_url")
+
+
+@frozen
+class _File:
+    file: InlineFile
+
+
+_SENT: Final = {
+    "text": Text,
+    "input_text": Text,
+    "output_text": Text,
+    "refusal": _Refusal,
+    "image_url": _Image,
+    "input_image": _Image,
+    "file": _File,
+    "input_file": InlineFile,
+}
+
+
+@structures(_ImageUrl)
+def _image_url(value: object) -> _ImageUrl:
+    if isinstance(value, str):
+        return _ImageUrl(value, None)
+    if not is_json(value):
+        raise wanted("a string or an object with a url", value)
+    address = made(value, _Address)
+    return _ImageUrl(address.url, address.detail)
+
+
+@structures(Part)
+def _part(value: object) -> Part:
+    if is_json(value) and value.get("type") in ("input_audio", "audio"):
+        raise WrongError("is audio, which cannot be heard here; send what is said as text")
+    match by_type(value, _SENT):
+        case Text() as text:
+            return text
+        case _Refusal(words):
+            return Text(words)
+        case _Image(image_url, detail):
+            return Picture(image_url.url, detail or image_url.detail)
+        case _File(file):
+            return Text(_inside(file, ".file"))
+        case file:
+            return Text(_inside(file, ""))
+
+
+def _inside(file: InlineFile, at: str) -> str:
+    try:
+        return text_of_file(file)
+    except WrongError as error:
+        raise WrongError(error.problem, at + error.at) from None
+
+
+@structures(Content)
+def _content(value: object) -> Content:
+    if value is None or isinstance(value, str):
+        return Content(value)
+    if not is_list(value):
+        raise wanted("a string or an array of parts", value)
+    return Content(made(value, tuple[Part, ...]))

@@ -1,0 +1,188 @@
+"""JSON that a client sent, as typed objects: strictly, and with words for the first wrong field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args, get_origin
+
+import attrs
+import cattrs
+from cattrs.gen import make_dict_structure_fn, override
+
+from pipeline.errors import Failure, ProxyError
+from pipeline.loose_json import Json
+
+T = TypeVar("T")
+
+OMIT: Final = {"omit": True}
+"""The metadata of a field that no body can set."""
+
+
+class WrongError(Exception):
+    """What is wrong with a value, in words that follow its name; `at` leads on into the value."""
+
+    def __init__(self, problem: str, at: str = "") -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.at = at
+
+
+def refusal(param: str | None, problem: str, subject: str = "") -> ProxyError:
+    """The error that a client gets for one wrong field, or for the body as a whole."""
+    return ProxyError(
+        Failure(
+            f"{subject or param or 'the request body'} {problem}",
+            status=400,
+            type="invalid_request_error",
+            code="invalid_request_error",
+            param=param,
+        )
+    )
+
+
+def structured(body: object, target: type[T]) -> T:
+    """A decoded body as an object; ProxyError names the first field that is wrong."""
+    try:
+        return _converter.structure(body, target)
+    except (cattrs.BaseValidationError, WrongError) as error:
+        path, problem = _first_problem(error)
+        raise refusal(path.lstrip(".") or None, problem) from None
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+_KINDS: Final[dict[type, str]] = {
+    str: "a string",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    list: "an array",
+    dict: "an object",
+    type(None): "null",
+}
+
+
+def wanted(what: str, value: object) -> WrongError:
+    """The complaint about a value of the wrong kind."""
+    return WrongError(f"must be {what}, not {_KINDS[type(value)]}")
+
+
+def one_of(choices: Collection[str], value: object, at: str = "") -> WrongError:
+    """The complaint about a value that is none of a few words."""
+    listed = ", ".join(f'"{choice}"' for choice in choices)
+    shown = f'"{value:.80}"' if isinstance(value, str) else _KINDS[type(value)]
+    return WrongError(f"must be one of {listed}, not {shown}", at)
+
+
+def _first_problem(error: Exception) -> tuple[str, str]:
+    """Where the first wrong field is, and what is wrong with it."""
+    path = ""
+    while isinstance(error, cattrs.BaseValidationError):
+        error = error.exceptions[0]
+        for note in getattr(error, "__notes__", ()):
+            if isinstance(note, cattrs.AttributeValidationNote):
+                path += f".{note.name}"
+    match error:
+        case WrongError():
+            return path + error.at, error.problem
+        case KeyError():
+            return path, "is missing"
+        case _:
+            raise error  # a mistake of ours, not of the client's
+
+
+# -- the converter ---------------------------------------------------------------------------------
+
+Hook: TypeAlias = Callable[[Any, Any], Any]
+
+
+def exactly(kind: type, value: object) -> Any:
+    """One JSON type as it is: numbers are not strings and nothing is converted silently."""
+    if type(value) is not kind:
+        raise wanted(_KINDS[kind], value)
+    return value
+
+
+def made(value: object, target: Any) -> Any:
+    """A value inside a body as what it should be."""
+    return _converter.structure(value, target)
+
+
+def structures(target: type[T]) -> Callable[[Callable[[Any], T]], Callable[[Any], T]]:
+    """Decorates the function that makes a class of a JSON value, whatever its type."""
+
+    def is_target(asked: Any) -> bool:
+        return asked is target
+
+    def register(function: Callable[[Any], T]) -> Callable[[Any], T]:
+        _converter.register_structure_hook_func(is_target, lambda value, _: function(value))
+        return function
+
+    return register
+
+
+def by_type(value: object, targets: dict[str, Any]) -> Any:
+    """An object of one of several classes, told apart by its `type`."""
+    fields: Json = exactly(dict, value)
+    if "type" not in fields:
+        raise WrongError("is missing", ".type")
+    kind = fields["type"]
+    if not isinstance(kind, str) or kind not in targets:
+        raise one_of(targets, kind, ".type")
+    return made(fields, targets[kind])
+
+
+def _generic(origin: Any) -> Callable[[Any], bool]:
+    def is_one(asked: Any) -> bool:
+        return get_origin(asked) is origin
+
+    return is_one
+
+
+def _choices(target: Any) -> Hook:
+    choices = get_args(target)
+
+    def structure(value: object, _: Any) -> object:
+        if not isinstance(value, str) or value not in choices:
+            raise one_of(choices, value)
+        return value
+
+    return structure
+
+
+def _objects(target: Any) -> Hook:
+    hidden = [field.name for field in attrs.fields(target) if field.metadata.get("omit")]
+    overrides: Any = {name: override(omit=True) for name in hidden}
+    fields: Hook = make_dict_structure_fn(target, _converter, **overrides)
+
+    def structure(value: object, asked: Any) -> object:
+        return fields(exactly(dict, value), asked)
+
+    return structure
+
+
+def _arrays(target: Any) -> Hook:
+    element = get_args(target)[0]
+
+    def structure(value: object, _: Any) -> tuple[Any, ...]:
+        values: list[Any] = exactly(list, value)
+        out: list[Any] = []
+        for index, one in enumerate(values):
+            try:
+                out.append(made(one, element))
+            except (cattrs.BaseValidationError, WrongError) as error:
+                # The first one is enough: cattrs would gather a million of them.
+                path, problem = _first_problem(error)
+                raise WrongError(problem, f"[{index}]{path}") from None
+        return tuple(out)
+
+    return structure
+
+
+_converter: Final = cattrs.Converter(detailed_validation=True)
+for _kind in (str, bool, int):
+    _converter.register_structure_hook(_kind, lambda value, kind: exactly(kind, value))
+_converter.register_structure_hook_func(_generic(dict), lambda value, _: exactly(dict, value))
+_converter.register_structure_hook_factory(attrs.has, _objects)
+_converter.register_structure_hook_factory(_generic(Literal), _choices)
+_converter.register_structure_hook_factory(_generic(tuple), _arrays)
