@@ -21,8 +21,8 @@ $(READY): constraints.txt pyproject.toml
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	touch $@
 
-run: setup  ## show a recorded Codex turn live, as a streaming client gets it
-	$(BIN)/python -m pipeline replay --pace 60 --include-usage --tools localSearch examples/transcripts/codex-0.166.0/use-tool-text.jsonl
+run: setup  ## serve on loopback: the real Codex on a scripted model, no login
+	$(BIN)/python -m pipeline serve --demo
 
 test: setup  ## the whole test suite
 	$(BIN)/python -m pytest

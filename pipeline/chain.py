@@ -241,8 +241,7 @@ async def _run_lane(
         except (trio.BrokenResourceError, trio.Cancelled) as left:
             if isinstance(left, trio.BrokenResourceError) and not _nobody_reads(send):
                 raise
-            lane.unread(out)
-            lane.unread(lane.close())
+            lane.abandon(out)
             if isinstance(left, trio.Cancelled):
                 raise
             return

@@ -44,6 +44,14 @@ class Lane:
             stage.ledger.settle()
         return out
 
+    def abandon(self, out: Sequence[Event]) -> None:
+        """Nobody reads any more: settle the books, and remark on nothing that follows from that."""
+        remarks = [stage.ledger.notes.copy() for stage in self.stages]
+        self.unread(out)
+        self.unread(self.close())
+        for stage, before in zip(self.stages, remarks, strict=True):
+            stage.ledger.notes = before
+
     def unread(self, events: Sequence[Event]) -> None:
         """Enter into the books that what the last stage gave reached nobody."""
         if self.stages and events:

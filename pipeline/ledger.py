@@ -22,6 +22,8 @@ class StageLedger:
     dropped: Counter[str] = field(factory=Counter[str])
     notes: Counter[str] = field(factory=Counter[str])
     """Remarks for the log."""
+    marks: Counter[str] = field(factory=Counter[str])
+    """What the stage decided, from a few fixed words: for the metrics."""
 
     def count_taken(self, events: int) -> None:
         self.taken += events

@@ -59,6 +59,10 @@ class Stage:
         """Leave a remark in the books, for the log."""
         self.ledger.notes[text] += 1
 
+    def mark(self, decision: str) -> None:
+        """Count a decision, in one of a few fixed words."""
+        self.ledger.marks[decision] += 1
+
     def make(self, *events: Event) -> Sequence[Event]:
         """Add events that were not in the input."""
         self.ledger.made += len(events)

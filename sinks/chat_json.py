@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from pipeline.errors import ProxyError
-from pipeline.events import Event, Usage
+from pipeline.events import Burst, Event, Usage
 from pipeline.stage import Receive
 from sinks.chat import ChatAnswer, ChatChoice, ChatOptions, UnfinishedTurnError, call_object
 
@@ -60,29 +60,36 @@ class ChatJson:
 
     def __init__(self, options: ChatOptions) -> None:
         self._options = options
-        self._answer = ChatAnswer(options)
-        self._messages = [_Message(choice) for choice in self._answer.choices]
+        self.answer = ChatAnswer(options)
+        self._messages = [_Message(choice) for choice in self.answer.choices]
 
     async def run(self, receive: Receive) -> ChatCompletion:
         async for burst in receive:
-            self.take(burst)
-            if self._answer.ended:
-                return self.result()
-        raise UnfinishedTurnError
+            await self.take(burst)
+            if self.finished:
+                break
+        return self.result()
 
-    def take(self, events: Iterable[Event]) -> None:
+    @property
+    def finished(self) -> bool:
+        return self.answer.ended or self.answer.error is not None
+
+    async def take(self, burst: Burst) -> None:
+        self.add(burst)
+
+    def add(self, events: Iterable[Event]) -> None:
         for event in events:
             if isinstance(event, Usage):
-                self._answer.count(event)
+                self.answer.count(event)
             else:
                 self._messages[event.choice].take(event)
 
     def result(self) -> ChatCompletion:
         """The finished answer. Raises ProxyError when the turn failed."""
-        if not self._answer.ended:
+        if self.answer.error is not None:
+            raise ProxyError(self.answer.error)
+        if not self.answer.ended:
             raise UnfinishedTurnError
-        if self._answer.error is not None:
-            raise ProxyError(self._answer.error)
         options = self._options
         body = {
             "id": options.response_id,
@@ -90,11 +97,11 @@ class ChatJson:
             "created": options.created,
             "model": options.model,
             "choices": [message.body(index) for index, message in enumerate(self._messages)],
-            "usage": self._answer.usage(),
+            "usage": self.answer.usage(),
         }
         headers = {
-            "x-codex-tool-call-count": str(self._answer.call_count),
-            "x-codex-tool-call-truncated": str(self._answer.truncated).lower(),
+            "x-codex-tool-call-count": str(self.answer.call_count),
+            "x-codex-tool-call-truncated": str(self.answer.truncated).lower(),
             "x-codex-stop-after-tools-mode": options.cut_mode,
         }
         return ChatCompletion(body, headers)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from pipeline.errors import Failure, ProxyError
-from pipeline.events import Event, TextDelta, Usage
+from pipeline.events import Burst, Event, TextDelta, Usage
 from pipeline.stage import Receive
 from sinks.chat import ChatAnswer, ChatChoice, ChatOptions, Part, UnfinishedTurnError, call_object
 
@@ -25,7 +25,7 @@ class ChatSseEncoder:
 
     def __init__(self, options: ChatOptions) -> None:
         self._options = options
-        self._answer = ChatAnswer(options)
+        self.answer = ChatAnswer(options)
         head = msgspec.json.encode(
             {
                 "id": options.response_id,
@@ -52,7 +52,7 @@ class ChatSseEncoder:
         be told with a status of its own.
         """
         out: list[bytes] = []
-        choices = self._answer.choices
+        choices = self.answer.choices
         for event in events:
             if self.finished:
                 break
@@ -66,18 +66,18 @@ class ChatSseEncoder:
 
     def _other(self, event: Event, choice: ChatChoice, out: list[bytes]) -> None:
         if isinstance(event, Usage):
-            self._answer.count(event)
+            self.answer.count(event)
             return
         for part in choice.parts(event):
             self._start(event.choice, choice, out)
             out.append(self._chunk(event.choice, self._delta(part)))
-        error = self._answer.error
+        error = self.answer.error
         if error is not None:
             self._fail(ProxyError(error), out)
         elif choice.finish is not None:
             self._start(event.choice, choice, out)
             out.append(self._chunk(event.choice, {}, choice.finish))
-            if self._answer.ended:
+            if self.answer.ended:
                 self._end(out)
 
     def _start(self, index: int, choice: ChatChoice, out: list[bytes]) -> None:
@@ -103,21 +103,26 @@ class ChatSseEncoder:
         self.error = error.failure
         if not self._started:
             raise error
-        out += (b"data: ", _encode(error.failure.body()), b"\n\n", DONE)
+        out.append(error_frames(error.failure))
 
     def _end(self, out: list[bytes]) -> None:
         self.finished = True
-        if count := self._answer.call_count:
+        if count := self.answer.call_count:
             telemetry = {
                 "tool_call_count": count,
-                "tool_call_truncated": self._answer.truncated,
+                "tool_call_truncated": self.answer.truncated,
                 "stop_after_tools_mode": self._options.cut_mode,
             }
             out += (b": ", _encode(telemetry), b"\n\n")
         if self._options.include_usage:
-            usage = _encode(self._answer.usage())
+            usage = _encode(self.answer.usage())
             out += (self._head, b',"choices":[],"usage":', usage, b"}\n\n")
         out.append(DONE)
+
+
+def error_frames(failure: Failure) -> bytes:
+    """How a stream that has begun tells of its failure: nothing can follow."""
+    return b"data: %b\n\n%b" % (_encode(failure.body()), DONE)
 
 
 class ChatSse:
@@ -130,11 +135,28 @@ class ChatSse:
         self._encoder = ChatSseEncoder(options)
         self._write = write
 
+    @property
+    def answer(self) -> ChatAnswer:
+        """The answer as far as it has been written."""
+        return self._encoder.answer
+
+    @property
+    def finished(self) -> bool:
+        return self._encoder.finished
+
+    async def take(self, burst: Burst) -> None:
+        data = self._encoder.encode(burst)
+        if data:
+            await self._write(data)
+
+    def result(self) -> Failure | None:
+        if not self.finished:
+            raise UnfinishedTurnError
+        return self._encoder.error
+
     async def run(self, receive: Receive) -> Failure | None:
         async for burst in receive:
-            data = self._encoder.encode(burst)
-            if data:
-                await self._write(data)
-            if self._encoder.finished:
-                return self._encoder.error
-        raise UnfinishedTurnError
+            await self.take(burst)
+            if self.finished:
+                break
+        return self.result()

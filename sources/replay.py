@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final
 
 import trio
 
@@ -15,15 +15,9 @@ from pipeline.errors import UsageError
 from pipeline.events import Burst, Event
 from pipeline.stage import Send
 from pipeline.transcript import Record, bounded_lines, read_records
-from sources.decode.turn_decoder import TurnDecoder
+from sources.decode.turn_decoder import TurnDecoder, Watcher
 
 LINES_PER_BURST: Final = 64
-
-
-class Watcher(Protocol):
-    """Told of every message and what it was read as."""
-
-    def __call__(self, record: Record, events: Iterable[Event], reasons: list[str]) -> None: ...
 
 
 class Replay:
@@ -108,15 +102,7 @@ class Replay:
                 due = max(due, trio.current_time()) + self._pace
 
     def _decode(self, record: Record, at: float) -> Iterable[Event]:
-        before = self.decoder.dropped.copy() if self._watch else None
-        if record.problem is not None:
-            self.decoder.unreadable(record.problem)
-            events: Iterable[Event] = ()
-        else:
-            events = self.decoder.feed(record.message, at)
-        if self._watch is not None and before is not None:
-            self._watch(record, events, list(self.decoder.dropped - before))
-        return events
+        return self.decoder.feed_watched(record, at, self._watch)
 
 
 def open_transcript(path: str | Path) -> AbstractContextManager[BinaryIO]:

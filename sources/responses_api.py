@@ -17,8 +17,7 @@ from pipeline.stage import Send
 from pipeline.turn import Turn
 from sources.decode.http_answer import HttpAnswer
 from sources.decode.http_failures import http_failure, upstream_failure
-from sources.decode.turn_decoder import TurnDecoder
-from sources.replay import Watcher
+from sources.decode.turn_decoder import TurnDecoder, Watcher
 from sources.responses_request import ResponsesApi, request_body
 
 MOST_UNREAD: Final = 64 * 1024

@@ -58,8 +58,10 @@ class CutAfterTools(Stage):
             case TextDelta() | ReasoningDelta() if self._calling and self._suppress_tail:
                 self._tail.append(event)
                 return ()
-            case ResponseEnd() | ToolOutput() if self._calling and self._stop:
-                return [event, *self._cut()]
+            case ResponseEnd() if self._calling and self._stop:
+                return [event, *self._cut("the response ended")]
+            case ToolOutput() if self._calling and self._stop:
+                return [event, *self._cut("the backend answered a call")]
             case TurnEnd():
                 self._drop_tail()
                 self.deadline = inf
@@ -69,7 +71,7 @@ class CutAfterTools(Stage):
 
     def wake(self, now: float) -> Sequence[Event]:
         self._now = now
-        return self._cut()
+        return self._cut("no further call came")
 
     def close(self) -> Sequence[Event]:
         self._drop_tail()
@@ -81,11 +83,12 @@ class CutAfterTools(Stage):
         if not self._stop:
             return [*between, event]
         if self._mode == "first":
-            return [*between, event, *self._cut()]
+            return [*between, event, *self._cut("the first call")]
         self.deadline = event.at + self._grace
         return [*between, event]
 
-    def _cut(self) -> Sequence[Event]:
+    def _cut(self, cause: str) -> Sequence[Event]:
+        self.mark(cause)
         self.done = True
         self.deadline = inf
         self._drop_tail()

@@ -55,7 +55,7 @@ def deltas(*events: Event, options: ChatOptions = OPTIONS) -> list[dict[str, Any
 
 def body(*events: Event, options: ChatOptions = OPTIONS) -> dict[str, Any]:
     sink = ChatJson(options)
-    sink.take(events)
+    sink.add(events)
     return sink.result().body
 
 
@@ -220,7 +220,7 @@ def test_the_body_of_a_turn_with_calls_and_no_text() -> None:
 
 def test_headers_tell_of_the_calls() -> None:
     sink = ChatJson(ChatOptions(cut_mode="first"))
-    sink.take([CALL, TurnEnd("tool_calls", calls_truncated=True)])
+    sink.add([CALL, TurnEnd("tool_calls", calls_truncated=True)])
     assert sink.result().headers == {
         "x-codex-tool-call-count": "1",
         "x-codex-tool-call-truncated": "true",

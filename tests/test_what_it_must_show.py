@@ -64,7 +64,7 @@ def recorded(name: str) -> list[Event]:
 def answer(events: list[Event], turn: Turn, settings: Settings | None = None) -> Shows:
     settings = settings or Settings()
     sink = ChatJson(chat_options(settings, turn))
-    sink.take(settings.pipeline().process(events, turn))
+    sink.add(settings.pipeline().process(events, turn))
     result = sink.result()
     (choice,) = result.body["choices"]
     message = choice["message"]
@@ -286,14 +286,14 @@ def test_splitting_its_text_anywhere_changes_nothing(
 def test_usage_is_exact(version: str) -> None:
     settings = Settings()
     sink = ChatJson(chat_options(settings, NO_TOOLS))
-    sink.take(settings.pipeline().process(recorded(f"{version}/text"), NO_TOOLS))
+    sink.add(settings.pipeline().process(recorded(f"{version}/text"), NO_TOOLS))
     assert sink.result().body["usage"] == USAGE
 
 
 def test_ids_of_structured_calls_are_the_backends() -> None:
     settings = Settings()
     sink = ChatJson(chat_options(settings, TOOLS))
-    sink.take(settings.pipeline().process(recorded("codex-0.163.0/burst-answered"), TOOLS))
+    sink.add(settings.pipeline().process(recorded("codex-0.163.0/burst-answered"), TOOLS))
     calls = sink.result().body["choices"][0]["message"]["tool_calls"]
     assert [call["id"] for call in calls] == ["call_a", "call_b", "call_c"]
 

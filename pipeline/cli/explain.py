@@ -16,7 +16,8 @@ from pipeline.lane import Lane
 from pipeline.ledger import Ledger, StageLedger
 from pipeline.stage import Stage
 from pipeline.transcript import Record
-from sources.replay import Replay, Watcher
+from sources.decode.turn_decoder import Watcher
+from sources.replay import Replay
 
 HELP = "show, event by event, what each stage did and why"
 DESCRIPTION = """\

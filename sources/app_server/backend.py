@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -64,6 +65,10 @@ class Pool:
     @property
     def why_not(self) -> str:
         return "; ".join(f"{server.name}: {server.why_not}" for server in self.servers)
+
+    def counters(self) -> Counter[str]:
+        """What all of them did, since they were first started."""
+        return sum((server.counters for server in self.servers), Counter[str]())
 
     async def lease(self) -> Place:
         """A place for a turn. Waits while everything starts; a dead server is left out."""

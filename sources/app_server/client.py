@@ -82,9 +82,10 @@ class AppServerClient:
     What belongs to nobody is dropped and counted. The reader never waits for a turn.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, counters: Counter[str] | None = None) -> None:
+        """`counters`, where given, outlive the connection."""
         self._transport = transport
-        self._rpc = RpcCore()
+        self._rpc = RpcCore() if counters is None else RpcCore(counters)
         self._pending: dict[int, Pending] = {}
         self._mailboxes: dict[str, Mailbox] = {}
         self._gone: str | None = None

@@ -98,7 +98,7 @@ class _Life:
         try:
             with trio.fail_after(limit):
                 self._transport = await server.connect(nursery)
-            client = AppServerClient(self._transport)
+            client = AppServerClient(self._transport, server.counters)
             client.on_request = self._declined
             nursery.start_soon(client.run)
             await client.handshake("codex-sluice", "0.1.0", NOISE, limit)

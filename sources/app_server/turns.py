@@ -9,6 +9,7 @@ import trio
 from pipeline.errors import Failure, ProxyError
 from pipeline.events import Burst, Event, Failed, RetryNotice, TextDelta, ToolCall, TurnEnd
 from pipeline.stage import Send
+from pipeline.transcript import Record
 from pipeline.turn import Turn
 from sources.app_server.client import BackendGoneError, BackendSilentError
 from sources.app_server.held import HeldTurn
@@ -20,7 +21,7 @@ from sources.app_server.rpc import RpcError
 from sources.app_server.sendable import check_sendable
 from sources.app_server.session import Session
 from sources.app_server.thread import ThreadPlan, to_client
-from sources.decode.turn_decoder import TurnDecoder
+from sources.decode.turn_decoder import TurnDecoder, Watcher
 
 OUTPUTS_MISSING: Final = 1.0
 """How long a turn that waits for tool outputs is listened to, where nothing cuts it before."""
@@ -44,7 +45,9 @@ class AppServerTurn:
         bounds: Bounds | None = None,
         *,
         record: Recorder | None = None,
+        watch: Watcher | None = None,
     ) -> None:
+        self._watch = watch
         self._backend = backend
         self._turn = turn
         self._bounds = bounds or backend.bounds
@@ -159,7 +162,11 @@ class AppServerTurn:
             self._record.write(delivery)
         events: list[Event] = []
         for letter in delivery.letters:
-            events += decoder.feed(to_client(letter.message, plan.aliases), delivery.at)
+            message = to_client(letter.message, plan.aliases)
+            if self._watch is None:
+                events += decoder.feed(message, delivery.at)
+            else:
+                events += decoder.feed_watched(Record(0, message), delivery.at, self._watch)
         return tuple(events)
 
     def _note(self, burst: Burst) -> None:

@@ -12,8 +12,7 @@ from pipeline.transcript import LONGEST_LINE, Record, parse_line
 from sources.decode.http_failures import ADDRESS_HINT, excerpt, upstream_failure
 from sources.decode.responses import DONE
 from sources.decode.server_sent_events import BYTE_ORDER_MARK, EventStream, TooLongError
-from sources.decode.turn_decoder import TurnDecoder
-from sources.replay import Watcher
+from sources.decode.turn_decoder import TurnDecoder, Watcher
 
 _ENDINGS: Final = {
     "completed": "response.completed",

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from pipeline.events import BackendNotice, Event, Failed
 from pipeline.loose_json import Json, as_json, is_json, text_of
+from pipeline.transcript import Record
 from sources.decode import legacy, responses, v2
 from sources.decode.failures import rpc_failure
 from sources.decode.items import ECHO, MIRROR, SILENT, TurnState
 from sources.decode.legacy import LegacyState
 
 Dialect: TypeAlias = Literal["v2", "legacy", "responses"]
+
+
+class Watcher(Protocol):
+    """Told of every message and what it was read as."""
+
+    def __call__(self, record: Record, events: Iterable[Event], reasons: list[str]) -> None: ...
 
 
 class _Message(NamedTuple):
@@ -82,6 +89,20 @@ class TurnDecoder:
             return self._dispatch(found, at)
         except (RecursionError, UnicodeError):
             return self._state.drop("too deep, or not Unicode")
+
+    def feed_watched(self, record: Record, at: float, watch: Watcher | None) -> Sequence[Event]:
+        """Decode one record, and tell the watcher what became of it."""
+        if watch is None:
+            return self._feed_record(record, at)
+        before = self.dropped.copy()
+        events = self._feed_record(record, at)
+        watch(record, events, list(self.dropped - before))
+        return events
+
+    def _feed_record(self, record: Record, at: float) -> Sequence[Event]:
+        if record.problem is not None:
+            return self._state.drop(record.problem)
+        return self.feed(record.message, at)
 
     def unreadable(self, problem: str) -> None:
         """Count a line that held no message at all."""

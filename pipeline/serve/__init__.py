@@ -1,0 +1,1 @@
+"""The HTTP endpoint: Quart-Trio on hypercorn, with a pipeline behind every request."""

@@ -1,0 +1,177 @@
+"""The Quart-Trio app: what holds for every request, and the routes."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import ceil
+from typing import Any, Final
+
+import structlog
+import trio
+from quart import Response, request
+from quart_trio import QuartTrio
+from werkzeug.exceptions import HTTPException
+
+from pipeline.chain import Pipeline
+from pipeline.errors import Failure, ProxyError
+from pipeline.ledger import Ledger
+from pipeline.serve import chat, health, models
+from pipeline.serve.admission import Admission, Limits
+from pipeline.serve.answers import here, json_response
+from pipeline.serve.auth import Keys
+from pipeline.serve.body import MIB, read_json
+from pipeline.serve.closing import EndedByServer
+from pipeline.serve.connection import Connection
+from pipeline.serve.door import Door
+from pipeline.serve.exchange import HEALTH, Exchange
+from pipeline.serve.metrics import Metrics
+from pipeline.serve.origins import Origins
+from pipeline.serve.streaming import BUG
+from pipeline.settings import Settings
+from pipeline.stage import Source
+from pipeline.turn import Turn
+
+HOPELESS: Final = frozenset({500, 501, 504})
+"""Statuses that a client's retry does not cure; SDKs repeat every 5xx unless they are told."""
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class Server(QuartTrio):
+    """One endpoint over one backend: every request is a turn through the recipe, or several."""
+
+    asgi_http_class = Connection
+
+    def __init__(self, settings: Settings, recipe: Pipeline, door: Door) -> None:
+        super().__init__("pipeline.serve", static_folder=None)
+        self.options = settings
+        self.recipe = recipe
+        self.door = door
+        self.keys = Keys.from_settings(settings)
+        self.origins = Origins(settings.cors_origins)
+        self.admission = Admission(
+            Limits(
+                concurrency=settings.concurrency,
+                per_key=settings.concurrency_per_key,
+                queue=settings.queue_size,
+                patience=settings.queue_timeout,
+                per_minute=settings.requests_per_minute,
+                keys=len(self.keys.names),
+            )
+        )
+        self.metrics = Metrics(self.admission, door.counters)
+        self.time_is_up = trio.Event()
+        """Set when answers that are still being made must be ended."""
+        self.url_map.strict_slashes = False
+        self.url_map.merge_slashes = False
+
+    async def read_json(self) -> Any:
+        """The body of the request being served."""
+        settings = self.options
+        body = await read_json(
+            request.body,
+            request.headers.get("Content-Encoding", ""),
+            limit=int(settings.body_limit_mb * MIB),
+            seconds=settings.read_timeout,
+        )
+        if settings.log_content:
+            _log.info("request content", body=body)
+        return body
+
+    def sources(self, exchange: Exchange, turn: Turn, number: int) -> list[Source]:
+        """So many turns, ready to run, and their books opened."""
+        exchange.ledgers = [Ledger() for _ in range(number)]
+        return [
+            EndedByServer(self.door.source(turn), self.time_is_up, exchange.hear)
+            for _ in range(number)
+        ]
+
+    def finish(self, exchange: Exchange) -> None:
+        """A request is over: count it and write its line."""
+        self.metrics.count(exchange, trio.current_time() - exchange.started)
+        for stage in (stage for ledger in exchange.ledgers for stage in ledger):
+            for remark, times in stage.notes.items():
+                _log.warning("remark", stage=stage.name, remark=remark, times=times)
+        quiet = exchange.path in HEALTH
+        level = _log.debug if quiet else _log.warning if exchange.status >= 500 else _log.info
+        level("request", **exchange.line())
+
+
+def create_app(settings: Settings, recipe: Pipeline | None, door: Door) -> Server:
+    """The app, ready to be served; without a recipe, with the one the settings describe."""
+    server = Server(settings, settings.pipeline() if recipe is None else recipe, door)
+    # Quart runs what it does not see to be async in a thread: partials it sees, lambdas not.
+    server.before_request(partial(_let_in, server))
+    server.after_request(partial(_complete, server))
+    server.register_error_handler(ProxyError, _proxy_error)
+    server.register_error_handler(HTTPException, _http_error)
+    server.register_error_handler(Exception, _bug)
+    for routes in (chat, models, health):
+        routes.add_routes(server)
+    return server
+
+
+# -- around every request --------------------------------------------------------------------------
+
+
+async def _let_in(server: Server) -> Response | None:
+    """Answer a browser's question, refuse strangers, let everybody else go on."""
+    exchange = here()
+    exchange.route = request.url_rule.rule if request.url_rule is not None else "none"
+    if request.method == "OPTIONS":
+        answer = Response(b"", 204)
+        answer.headers.remove("Content-Type")
+        server.origins.preflight(request.headers.get("Origin"), request.headers, answer.headers)
+        return answer
+    if request.path in HEALTH:
+        return None
+    if not len(server.keys):
+        server.origins.check(request.headers.get("Origin"), request.headers.get("Host", ""))
+    if request.path.startswith("/v1"):
+        exchange.caller = server.keys.caller(request.headers.get("Authorization"))
+    return None
+
+
+async def _complete(server: Server, response: Response) -> Response:
+    exchange = here()
+    response.headers["x-request-id"] = exchange.request_id
+    response.headers["Server-Timing"] = exchange.server_timing()
+    server.origins.answer(request.headers.get("Origin"), response.headers)
+    return response
+
+
+async def _proxy_error(error: ProxyError) -> Response:
+    return await _refused(error.failure)
+
+
+async def _refused(failure: Failure) -> Response:
+    here().failure = failure
+    response = json_response(failure.body(), failure.status)
+    if failure.retry_after is not None:
+        response.headers["Retry-After"] = str(max(1, ceil(failure.retry_after)))
+    if failure.status in HOPELESS:
+        response.headers["x-should-retry"] = "false"
+    if failure.status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+async def _http_error(error: HTTPException) -> Response:
+    """What Quart refuses by itself, such as an unknown route, in our own words."""
+    status = error.code or 500
+    message, code = f"{status}: {error.name}", "invalid_request_error"
+    if status == 404:
+        message, code = f"there is nothing at {request.method} {request.path:.200}", "not_found"
+    elif status == 405:
+        message = f"{request.path:.200} does not take {request.method:.20}"
+        code = "method_not_allowed"
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    response = await _refused(Failure(message, status=status, type=kind, code=code))
+    allowed = getattr(error, "valid_methods", None)
+    if allowed:
+        response.headers["Allow"] = ", ".join(sorted(allowed))
+    return response
+
+
+async def _bug(error: Exception) -> Response:
+    _log.error("a request broke", exc_info=error)
+    return await _refused(BUG)

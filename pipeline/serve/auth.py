@@ -1,0 +1,114 @@
+"""Who may call: named keys, kept as hashes and compared in constant time."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+from pathlib import Path
+from typing import Final
+
+from pipeline.errors import Failure, ProxyError, UsageError
+from pipeline.settings import Settings
+
+ANYBODY: Final = "anybody"
+"""The name of every caller where no keys are asked for."""
+SHORTEST_KEY: Final = 20
+FEWEST_LETTERS: Final = 8
+HOW_TO_MAKE_A_KEY: Final = "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+
+
+class Keys:
+    """The keys of one server. An empty set lets everybody in."""
+
+    def __init__(self, keys: dict[str, str]) -> None:
+        self._digests = {name: _digest(key) for name, key in keys.items()}
+        self.weak = sorted(name for name, key in keys.items() if _is_weak(key))
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._digests) or (ANYBODY,)
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Keys:
+        written = [("PROXY_API_KEYS", part) for part in settings.api_keys.split(",")]
+        if settings.api_keys_file:
+            source = f"PROXY_API_KEYS_FILE={settings.api_keys_file}"
+            try:
+                lines = Path(settings.api_keys_file).expanduser().read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise UsageError(f"{source} cannot be read: {error}") from None
+            written += [(source, line) for line in lines.splitlines() if not line.startswith("#")]
+        keys: dict[str, str] = {}
+        for source, entry in written:
+            name, separator, key = (part.strip() for part in entry.strip().rpartition(":"))
+            if not key:
+                if separator:
+                    raise UsageError(f"{source}: {name!r} has no key; write it as {name}:KEY")
+                continue
+            name = name or f"key-{len(keys) + 1}"
+            if name in keys:
+                raise UsageError(f"{source}: two keys are named {name!r}; names must differ")
+            keys[name] = key
+        return cls(keys)
+
+    def caller(self, authorization: str | None) -> str:
+        """The name of the key in an Authorization header; ProxyError where there is none."""
+        if not self._digests:
+            return ANYBODY
+        scheme, _, key = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer" or not key.strip():
+            raise _refusal("no API key was given; send it as `Authorization: Bearer KEY`")
+        digest, found = _digest(key.strip()), ""
+        for name, known in self._digests.items():  # all of them, however early one matches
+            if hmac.compare_digest(known, digest):
+                found = name
+        if not found:
+            raise _refusal("this API key is not known here; ask the operator for one that is")
+        return found
+
+
+def check_exposure(host: str, keys: Keys) -> None:
+    """Refuse to listen where strangers are, without keys that keep them out."""
+    if is_loopback(host):
+        return
+    if not len(keys):
+        raise UsageError(
+            f"PROXY_HOST={host} can be reached by others, so PROXY_API_KEYS must be set; "
+            f"{HOW_TO_MAKE_A_KEY} makes a key"
+        )
+    if keys.weak:
+        raise UsageError(
+            f"PROXY_HOST={host} can be reached by others, and the key of {', '.join(keys.weak)} "
+            f"is easy to guess; {HOW_TO_MAKE_A_KEY} makes a good one"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def same_secret(given: str, secret: str) -> bool:
+    return hmac.compare_digest(_digest(given), _digest(secret))
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def _is_weak(key: str) -> bool:
+    return len(key) < SHORTEST_KEY or len(set(key)) < FEWEST_LETTERS
+
+
+def _refusal(message: str) -> ProxyError:
+    return ProxyError(
+        Failure(message, status=401, type="invalid_request_error", code="invalid_api_key")
+    )

@@ -1,0 +1,171 @@
+"""Whatever runs the turns, behind one door: app-servers, or an API over HTTP."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urljoin
+
+import httpx
+from attrs import evolve
+
+from pipeline.errors import Failure, ProxyError, UsageError
+from pipeline.loose_json import as_json, as_list, text_of
+from pipeline.recipes import backend_options, recorder, responses_api
+from pipeline.settings import Settings
+from pipeline.stage import Source
+from pipeline.turn import Turn
+from sources.app_server.backend import BackendOptions, Pool, open_backend
+from sources.app_server.binary import find_codex
+from sources.app_server.facts import BackendFacts
+from sources.app_server.turns import AppServerTurn
+from sources.demo.model import ScriptedModel
+from sources.demo.provider import scripted_provider
+from sources.dump import EventDump
+from sources.responses_api import ResponsesApiTurn, open_client
+from sources.responses_request import ResponsesApi
+
+LOG_IN = (
+    "Codex is not logged in. Log in with `codex login` (or, with the Codex that came with this "
+    "project, `{codex} login`), or try the server without a login: `serve --demo`"
+)
+
+
+class Door(Protocol):
+    """What the server needs of a backend."""
+
+    @property
+    def name(self) -> str:
+        """What it is, for people."""
+        ...
+
+    @property
+    def why_not(self) -> str:
+        """Why no turn can run now; empty when one can."""
+        ...
+
+    def counters(self) -> Counter[str]: ...
+
+    def source(self, turn: Turn) -> Source:
+        """One turn, ready to run."""
+        ...
+
+    async def models(self) -> list[str]:
+        """The names of the models on offer."""
+        ...
+
+    async def check_login(self) -> None:
+        """Raise UsageError when it is known that nobody is logged in."""
+        ...
+
+
+class CodexDoor:
+    """Turns on app-servers."""
+
+    def __init__(self, pool: Pool, settings: Settings, name: str, codex: str) -> None:
+        self.name = name
+        self._pool = pool
+        self._settings = settings
+        self._codex = codex
+        self._dump = EventDump.from_setting(settings.dump_events)
+        self.facts = BackendFacts(pool)
+
+    @property
+    def why_not(self) -> str:
+        return "" if self._pool.ready else self._pool.why_not
+
+    def counters(self) -> Counter[str]:
+        return self._pool.counters()
+
+    def source(self, turn: Turn) -> Source:
+        return AppServerTurn(self._pool, turn, record=recorder(self._settings), watch=self._dump)
+
+    async def models(self) -> list[str]:
+        listed = (as_json(model) for model in await self.facts.models())
+        shown = [model for model in listed if model.get("hidden") is not True]
+        return [name for model in shown if (name := text_of(model.get("id")))]
+
+    async def check_login(self) -> None:
+        if not self._codex:
+            return  # an app-server that somebody else runs is somebody else's to log in
+        try:
+            account = await self.facts.account()
+        except ProxyError:
+            return  # not known; the turns will tell
+        if account.get("requiresOpenaiAuth") is True and account.get("account") is None:
+            raise UsageError(LOG_IN.format(codex=self._codex))
+
+
+class ResponsesDoor:
+    """Turns on an API over HTTP."""
+
+    def __init__(self, api: ResponsesApi, client: httpx.AsyncClient, settings: Settings) -> None:
+        self.name = api.url
+        self._api = api
+        self._client = client
+        self._dump = EventDump.from_setting(settings.dump_events)
+
+    @property
+    def why_not(self) -> str:
+        return ""  # an API is asked when it is needed
+
+    def counters(self) -> Counter[str]:
+        return Counter()
+
+    def source(self, turn: Turn) -> Source:
+        return ResponsesApiTurn(self._api, turn, self._client, watch=self._dump)
+
+    async def models(self) -> list[str]:
+        """The API's own list, which stands beside its responses."""
+        try:
+            answer = await self._client.get(
+                urljoin(self._api.url, "models"), headers=self._api.headers()
+            )
+            body: Any = answer.raise_for_status().json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise ProxyError(
+                Failure(
+                    f"the backend did not tell its models: {type(error).__name__}",
+                    status=502,
+                    code="upstream_error",
+                )
+            ) from None
+        return [text_of(as_json(model).get("id")) for model in as_list(as_json(body).get("data"))]
+
+    async def check_login(self) -> None:
+        return
+
+
+@asynccontextmanager
+async def open_door(settings: Settings, *, demo: bool = False) -> AsyncGenerator[Door]:
+    """The backend an operator chose, kept running; with `demo`, one that needs no login."""
+    api = responses_api(settings)
+    async with AsyncExitStack() as stack:
+        if api is not None and not demo:
+            client = await stack.enter_async_context(open_client())
+            yield ResponsesDoor(api, client, settings)
+            return
+        options = backend_options(settings)
+        if demo:
+            url = await stack.enter_async_context(ScriptedModel().serving())
+            options = evolve(
+                options, addresses=("stdio",), home=None, overrides=scripted_provider(url)
+            )
+        elif "stdio" in options.addresses and options.home is None:
+            options = evolve(options, home=_usual_home())
+        codex = find_codex(options.codex) if "stdio" in options.addresses else ""
+        pool = await stack.enter_async_context(open_backend(options))
+        yield CodexDoor(pool, settings, _name(options, codex, demo=demo), codex)
+
+
+def _usual_home() -> Path:
+    """Where `codex login` leaves its login."""
+    return Path("~/.codex").expanduser()
+
+
+def _name(options: BackendOptions, codex: str, *, demo: bool) -> str:
+    places = [codex if address == "stdio" else address for address in options.addresses]
+    return ", ".join(places) + (" with a scripted model: no login, no network" if demo else "")

@@ -1,0 +1,69 @@
+"""Whether the server lives and can serve, and what it has counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from quart import Response, request
+
+from pipeline.errors import Failure, ProxyError
+from pipeline.serve.answers import json_response
+from pipeline.serve.auth import is_loopback, same_secret
+
+if TYPE_CHECKING:
+    from pipeline.serve.app import Server
+
+
+def add_routes(server: Server) -> None:
+    @server.get("/livez")
+    async def livez() -> Response:
+        return json_response({"status": "alive"})
+
+    @server.get("/readyz")
+    async def readyz() -> Response:
+        reason = _why_not(server)
+        if not reason:
+            return json_response({"status": "ready"})
+        return json_response({"status": "not ready", "reason": reason}, 503)
+
+    @server.get("/healthz")
+    async def healthz() -> Response:
+        reason = _why_not(server)
+        told: dict[str, Any] = {
+            "status": "degraded" if reason else "ok",
+            "turns": server.admission.running,
+            "waiting": server.admission.waiting,
+        }
+        if reason:
+            told["reason"] = reason
+        return json_response(told)
+
+    @server.get("/metrics")
+    async def metrics() -> Response:
+        _may_read_metrics(server)
+        return Response(server.metrics.exposition(), content_type=CONTENT_TYPE_LATEST)
+
+
+def _why_not(server: Server) -> str:
+    """Why no turn can run; strangers are only told that it is so."""
+    if server.time_is_up.is_set():
+        return "the server is being stopped"
+    reason = server.door.why_not
+    return reason if not reason or is_loopback(request.remote_addr or "") else "no backend"
+
+
+def _may_read_metrics(server: Server) -> None:
+    token = server.options.metrics_token
+    given = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
+    allowed = same_secret(given, token) if token else is_loopback(request.remote_addr or "")
+    if not allowed:
+        raise ProxyError(
+            Failure(
+                "the metrics need the token of PROXY_METRICS_TOKEN, as `Authorization: Bearer …`, "
+                "or, where none is set, a caller on the same machine",
+                status=401,
+                type="invalid_request_error",
+                code="invalid_api_key",
+            )
+        )

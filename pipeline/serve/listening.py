@@ -1,0 +1,133 @@
+"""Hypercorn on trio, with an end that is bounded whatever the clients do."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from typing import Any, Final
+
+import structlog
+import trio
+from hypercorn.config import Config
+
+from pipeline.errors import UsageError
+from pipeline.serve.app import Server
+from pipeline.settings import Settings
+
+LAST_WORDS: Final = 2.0
+"""How long answers that the server ends may take to say so."""
+BACKLOG: Final = 1024
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+# Their annotations are half unknown.
+_TCPServer: Any = import_module("hypercorn.trio.tcp_server").TCPServer
+_WorkerContext: Any = import_module("hypercorn.trio.worker_context").WorkerContext
+_ASGIWrapper: Any = import_module("hypercorn.app_wrappers").ASGIWrapper
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """The sockets to listen on; UsageError says why there are none."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError, OverflowError) as error:
+        raise UsageError(f"PROXY_HOST={host} is no address: {error}") from None
+    sockets: list[socket.socket] = []
+    for family, kind, protocol, _, address in dict.fromkeys(found):
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        try:
+            # A free port is chosen once, for all addresses of the host.
+            chosen = sockets[0].getsockname()[1] if sockets and not port else port
+            listener.bind((address[0], chosen, *address[2:]))
+        except OSError as error:
+            listener.close()
+            if error.errno == errno.EADDRNOTAVAIL and len(found) > 1:
+                continue  # such as ::1 on a machine without IPv6
+            raise UsageError(
+                f"{host}:{port} cannot be listened on: {error.strerror}; PROXY_PORT chooses "
+                "another port"
+            ) from None
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+        sockets.append(listener)
+    return sockets
+
+
+class Listening:
+    """Serves an app on sockets until told to stop, then ends what still runs, in good order."""
+
+    def __init__(self, server: Server, settings: Settings) -> None:
+        self._server = server
+        self._grace = settings.shutdown_grace
+        self._context = _WorkerContext(None)
+        self._config = config_for(settings)
+        self._streams: set[trio.SocketStream] = set()
+        self._last_left = trio.Event()
+
+    async def run(
+        self,
+        sockets: list[socket.socket],
+        stop: Callable[[], Awaitable[object]],
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(s)) for s in sockets]
+        async with trio.open_nursery() as connections:
+            async with trio.open_nursery() as accepting:
+
+                async def accept() -> None:
+                    await trio.serve_listeners(self._serve, listeners, handler_nursery=connections)
+
+                accepting.start_soon(accept)
+                task_status.started()
+                await stop()
+                accepting.cancel_scope.cancel()
+            await self._end(connections)
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        self._streams.add(stream)
+        app = _ASGIWrapper(self._server)
+        try:
+            await _TCPServer(app, self._config, self._context, {}, stream)
+        except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # the client went away
+        except* Exception as group:  # noqa: BLE001  # one connection's bug is not the server's end
+            _log.error("a connection broke", exc_info=group)
+        finally:
+            self._streams.discard(stream)
+            if not self._streams:
+                self._last_left.set()
+
+    async def _end(self, connections: trio.Nursery) -> None:
+        """Let answers finish; then end them; then hang up on whoever does not read."""
+        await self._context.terminated.set()  # connections that are idle close now
+        if not await self._quiet_within(self._grace):
+            _log.warning("ending answers that take too long", connections=len(self._streams))
+        self._server.time_is_up.set()
+        if not await self._quiet_within(LAST_WORDS):
+            _log.warning("hanging up", connections=len(self._streams))
+        for stream in list(self._streams):
+            stream.socket.close()  # hypercorn's sends cannot be cancelled, but they can fail
+        connections.cancel_scope.cancel()
+
+    async def _quiet_within(self, seconds: float) -> bool:
+        if self._streams:
+            with trio.move_on_after(seconds):
+                self._last_left = trio.Event()
+                await self._last_left.wait()
+        return not self._streams
+
+
+def config_for(settings: Settings) -> Config:
+    """Hypercorn's settings. It times the head of a request as it does an idle connection."""
+    config = Config()
+    config.accesslog = None
+    config.errorlog = logging.getLogger("hypercorn.error")
+    config.keep_alive_timeout = settings.keep_alive
+    config.keep_alive_max_requests = 1_000_000
+    config.include_server_header = False
+    config.h11_max_incomplete_size = 64 * 1024
+    return config

@@ -1,0 +1,132 @@
+"""What is counted, in the format of Prometheus. No label has more values than we gave it."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from pipeline.serve.admission import Admission
+from pipeline.serve.exchange import Exchange
+
+TIMES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+MOST_VALUES = 200
+"""Reasons and methods come from code, so they are few; a bug must not make them many."""
+CONTRACT = "contract: "
+"""How the guard's reasons begin."""
+
+
+class Metrics:
+    """The counters of one server."""
+
+    def __init__(self, admission: Admission, backend: Callable[[], Tally[str]]) -> None:
+        self._registry = CollectorRegistry()
+        self._words: set[str] = set()
+        counter = self._counter
+        self.requests = counter("requests", "Requests answered.", "route", "mode", "status")
+        self.ttft = Histogram(
+            "proxy_ttft_seconds",
+            "Time to the first byte of an answer.",
+            ("mode",),
+            buckets=TIMES,
+            registry=self._registry,
+        )
+        self.duration = Histogram(
+            "proxy_duration_seconds",
+            "Time to the last byte of an answer.",
+            ("mode",),
+            buckets=TIMES,
+            registry=self._registry,
+        )
+        self.streams = Gauge("proxy_streams_open", "Streams being sent.", registry=self._registry)
+        self.events = counter("events", "Events by stage and what became of them.", "stage", "fate")
+        self.dropped = counter("events_dropped", "Events dropped, and why.", "stage", "reason")
+        self.calls = counter("tool_calls", "Tool calls forwarded, by how they came.", "origin")
+        self.cuts = counter("cuts", "Generations ended by a stage, and why.", "stage", "cause")
+        self.violations = counter("contract_violations", "Illegal events kept back.", "rule")
+        self.errors = counter("errors", "Failures by code.", "code")
+        self.left = counter("clients_left", "Clients that left before the end.", "mode")
+        queue = Gauge("proxy_queue_depth", "Requests that wait.", registry=self._registry)
+        queue.set_function(lambda: admission.waiting)
+        running = Gauge("proxy_turns_running", "Turns that run.", registry=self._registry)
+        running.set_function(lambda: admission.running)
+        self._registry.register(_Backend(backend))
+
+    def _counter(self, name: str, help: str, *labels: str) -> Counter:  # noqa: A002
+        return Counter(f"proxy_{name}", help, labels, registry=self._registry)
+
+    def count(self, exchange: Exchange, duration: float) -> None:
+        """Enter a finished request."""
+        mode = {None: "none", True: "stream", False: "json"}[exchange.stream]
+        self.requests.labels(exchange.route, mode, str(exchange.status)).inc()
+        if exchange.model:
+            self.duration.labels(mode).observe(duration)
+            if exchange.first_byte:
+                self.ttft.labels(mode).observe(exchange.first_byte - exchange.started)
+        if exchange.failure is not None:
+            self.errors.labels(exchange.failure.code or "none").inc()
+        if exchange.client_left:
+            self.left.labels(mode).inc()
+        self._count_answer(exchange)
+        self._count_stages(exchange)
+
+    def _count_answer(self, exchange: Exchange) -> None:
+        if exchange.answer is None:
+            return
+        for choice in exchange.answer.choices:
+            for call in choice.calls:
+                self.calls.labels(call.origin).inc()
+            if choice.failure is not None and choice.calls:
+                self.errors.labels(choice.failure.code or "none").inc()
+
+    def _count_stages(self, exchange: Exchange) -> None:
+        for stage in (stage for ledger in exchange.ledgers for stage in ledger):
+            fates = {"in": stage.taken, "out": stage.given, "made": stage.made}
+            fates |= {"folded": stage.folded.total(), "dropped": stage.dropped.total()}
+            for fate, number in fates.items():
+                self.events.labels(stage.name, fate).inc(number)
+            for reason, number in stage.dropped.items():
+                self.dropped.labels(stage.name, self._known(reason)).inc(number)
+            for cause, number in stage.marks.items():
+                self.cuts.labels(stage.name, self._known(cause)).inc(number)
+            for told, number in (stage.dropped + stage.notes).items():
+                if told.startswith(CONTRACT):
+                    self.violations.labels(self._known(told.removeprefix(CONTRACT))).inc(number)
+
+    def _known(self, word: str) -> str:
+        """A label's value; stages that invent words without end share one."""
+        if word not in self._words and len(self._words) >= MOST_VALUES:
+            return "other"
+        self._words.add(word)
+        return word
+
+    def exposition(self) -> bytes:
+        return generate_latest(self._registry)
+
+
+class _Backend(Collector):
+    """The backend's own counters, read when somebody asks."""
+
+    def __init__(self, read: Callable[[], Tally[str]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        messages = CounterMetricFamily(
+            "proxy_rpc_messages", "Messages to and from the backend.", labels=("way", "method")
+        )
+        errors = CounterMetricFamily(
+            "proxy_rpc_errors", "Requests the backend refused.", labels=("method", "code")
+        )
+        others = CounterMetricFamily("proxy_backend", "What befell the backend.", labels=("what",))
+        for what, number in self._read().most_common(MOST_VALUES):
+            match what.split(" "):
+                case ["sent" | "got" as way, method]:
+                    messages.add_metric((way, method), number)
+                case ["error", method, code]:
+                    errors.add_metric((method, code), number)
+                case _:
+                    others.add_metric((what,), number)
+        yield from (messages, errors, others)

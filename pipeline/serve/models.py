@@ -1,0 +1,60 @@
+"""`GET /v1/models`: what the backend offers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+from quart import Response
+
+from pipeline.errors import Failure, ProxyError
+from pipeline.serve.answers import json_response
+
+if TYPE_CHECKING:
+    from pipeline.serve.app import Server
+
+PATIENCE: Final = 8.0
+"""A client that lists models waits no longer, however cold the backend is."""
+LONG_AGO: Final = 1_735_689_600
+"""OpenAI's objects have a date of creation, and Codex tells none: the first day of 2025."""
+
+
+def add_routes(server: Server) -> None:
+    @server.get("/v1/models")
+    async def models() -> Response:
+        listed = [_model(name) for name in await _names(server)]
+        return json_response({"object": "list", "data": listed, "models": []})
+
+    @server.get("/v1/models/<path:name>")
+    async def model(name: str) -> Response:
+        names = await _names(server)
+        if name not in names:
+            raise ProxyError(
+                Failure(
+                    f"the model {name!r:.100} does not exist here; there are {', '.join(names)}",
+                    status=404,
+                    type="invalid_request_error",
+                    code="model_not_found",
+                    param="model",
+                )
+            )
+        return json_response(_model(name))
+
+
+async def _names(server: Server) -> list[str]:
+    with trio.move_on_after(PATIENCE):
+        return await server.door.models()
+    reason = server.door.why_not or "it did not answer in time"
+    raise ProxyError(
+        Failure(
+            f"the backend's models are not known yet: {reason}",
+            status=503,
+            type="server_error",
+            code="server_is_overloaded",
+            retry_after=5.0,
+        )
+    )
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": LONG_AGO, "owned_by": "openai"}

@@ -1,0 +1,59 @@
+"""The whole server, from its settings to its last byte."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import trio
+from attrs import frozen
+
+from pipeline.chain import Pipeline
+from pipeline.errors import only_member
+from pipeline.serve.app import Server, create_app
+from pipeline.serve.auth import Keys, check_exposure
+from pipeline.serve.door import Door, open_door
+from pipeline.serve.listening import Listening, bind
+from pipeline.settings import Settings
+
+
+@frozen
+class Running:
+    """A server that listens."""
+
+    url: str
+    """Where it is, without the /v1."""
+    server: Server
+
+
+@asynccontextmanager
+async def serving(
+    settings: Settings,
+    recipe: Pipeline | None = None,
+    *,
+    door: Door | None = None,
+    demo: bool = False,
+) -> AsyncGenerator[Running]:
+    """Serve until the block is left; then running answers may finish within their grace.
+
+    Without a door, the backend of the settings is opened; UsageError says why that cannot be.
+    """
+    check_exposure(settings.host, Keys.from_settings(settings))
+    sockets = bind(settings.host, settings.port)
+    async with AsyncExitStack() as stack:
+        for listener in sockets:
+            stack.enter_context(listener)
+        if door is None:
+            door = await stack.enter_async_context(open_door(settings, demo=demo))
+            await door.check_login()
+        server = create_app(settings, recipe, door)
+        stop = trio.Event()
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(Listening(server, settings).run, sockets, stop.wait)
+                port = sockets[0].getsockname()[1]
+                host = f"[{settings.host}]" if ":" in settings.host else settings.host
+                yield Running(f"http://{host}:{port}", server)
+                stop.set()
+        except BaseExceptionGroup as group:
+            raise only_member(group) from None

@@ -1,0 +1,108 @@
+"""An answer that is sent while it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import structlog
+import trio
+from quart import Response
+
+from pipeline.errors import Failure, ProxyError
+from pipeline.serve.exchange import Exchange
+
+PING: Final = b": ping\n\n"
+BUG: Final = Failure("the server made a mistake; its log tells which", code="internal_error")
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+SendMessage = Callable[[Any], Awaitable[None]]
+
+
+class Outlet:
+    """Where a stream's bytes go: straight to the client, once the answer's head is out.
+
+    The head waits a moment for the first bytes, because until it is sent a failure can still have
+    a status of its own; after that it is told within the stream.
+    """
+
+    def __init__(
+        self, exchange: Exchange, error_frames: Callable[[Failure], bytes], silence: float
+    ) -> None:
+        self._exchange = exchange
+        self._error_frames = error_frames
+        self._silence = silence
+        self._send: SendMessage | None = None
+        self._opened = trio.Event()
+        self._first = trio.Event()
+        self._ended = trio.Event()
+        self._committed = False
+        self._early: Failure | None = None
+        self._last_sent = 0.0
+
+    async def write(self, data: bytes) -> None:
+        """Send some whole events."""
+        if self._send is None:
+            self._first.set()
+            await self._opened.wait()
+        if not self._exchange.first_byte:
+            self._exchange.first_byte = trio.current_time()
+        await self._body(data)
+
+    async def run(self, work: Callable[[], Awaitable[Failure | None]]) -> None:
+        """Do what writes here; however it fails, the client is told."""
+        try:
+            self._exchange.failure = await work()
+        except ProxyError as error:
+            await self._fail(error.failure)
+        except Exception:  # noqa: BLE001  # a bug in a stage must not take the connection along
+            _log.exception("a stream broke")
+            await self._fail(BUG)
+        finally:
+            self._ended.set()
+            self._first.set()
+
+    async def _fail(self, failure: Failure) -> None:
+        self._exchange.failure = failure
+        if self._committed:
+            await self.write(self._error_frames(failure))
+        else:
+            self._early = failure
+
+    async def prime(self, seconds: float) -> None:
+        """Wait a moment for the first bytes. ProxyError if the work failed before them."""
+        with trio.move_on_after(seconds):
+            await self._first.wait()
+        if self._early is not None:
+            raise ProxyError(self._early)
+        self._committed = True
+
+    async def pour(self, send: SendMessage) -> None:
+        """Let the bytes out until the work is done, with a comment into every long silence."""
+        self._send = send
+        self._last_sent = trio.current_time()
+        self._opened.set()
+        if not self._first.is_set():
+            await self._body(PING)
+        while not self._ended.is_set():
+            due = self._last_sent + self._silence
+            with trio.move_on_at(due):
+                await self._ended.wait()
+                return
+            if trio.current_time() >= self._last_sent + self._silence:
+                await self._body(PING)
+
+    async def _body(self, data: bytes) -> None:
+        assert self._send is not None  # noqa: S101
+        self._last_sent = trio.current_time()
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+class StreamedResponse(Response):
+    """A response whose body pours out of an outlet."""
+
+    def __init__(self, outlet: Outlet, headers: dict[str, str]) -> None:
+        super().__init__(b"", headers=headers)  # pyright: ignore[reportUnknownMemberType]
+        self.headers.remove("Content-Length")
+        self.timeout = None  # Quart would cut it after a minute
+        self.outlet = outlet
