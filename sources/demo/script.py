@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
+import msgspec
 from attrs import Factory, frozen
 
 from pipeline.loose_json import Json, as_json, as_list, text_of
+from sources.demo.sample import sample
 
 USAGE: Final = {
     "input_tokens": 120,
@@ -100,7 +102,7 @@ def answer(request: Json) -> Says:
     items: list[Json] = [as_json(item) for item in as_list(request.get("input"))]
     last: Json = items[-1] if items else {}
     if last.get("type") == "function_call_output":
-        return Says((text(f"The tool said: {_words(last.get('output'))}"),), piece=9)
+        return _final(request, f"The tool said: {_words(last.get('output'))}")
     said = next((_words(i.get("content")) for i in reversed(items) if i.get("role") == "user"), "")
     for keyword, scenario in SCENARIOS.items():
         if keyword in said.split():
@@ -111,7 +113,15 @@ def answer(request: Json) -> Says:
     named = next((t for t in tools if text_of(t.get("name")) in said and t.get("name")), None)
     if named is not None:
         return Says((call("demo", text_of(named.get("name")), _arguments(named, said)),))
-    return Says((text(f"You said: {said}"),), piece=9)
+    return _final(request, f"You said: {said}")
+
+
+def _final(request: Json, words: str) -> Says:
+    """A last answer: these words, or the form that the request wants filled in."""
+    form = as_json(as_json(request.get("text")).get("format"))
+    if form.get("type") == "json_schema":
+        words = msgspec.json.encode(sample(as_json(form.get("schema")))).decode()
+    return Says((text(words),), piece=9)
 
 
 def _arguments(tool: Json, said: str) -> str:
