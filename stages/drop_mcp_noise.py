@@ -1,4 +1,4 @@
-"""Drops what the backend does with its own MCP servers: no client asked for it."""
+"""Drops what the backend does with tools of its own, MCP servers above all: no client asked."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ BACKEND_TOOLS: Final = frozenset(
     }
 )
 """What Codex 0.89 offers its model even with every tool switched off, and answers itself."""
+_OWN_SPACE: Final = re.compile(r"mcp__|web\Z")
+"""Where Codex keeps the tools that an operator switched on: MCP servers', and its web search."""
 OWN_CALL: Final = "the backend's own MCP call"
 # Codex writes: resources/list failed: unknown MCP server 'obsidian'
 _MCP_FAILURE: Final = re.compile(
@@ -36,14 +38,24 @@ class DropMcpNoise(Stage):
     def __init__(self) -> None:
         super().__init__()
         self._own_tools = BACKEND_TOOLS
+        self._declared: frozenset[str] = frozenset()
         self._dropped_calls: set[str] = set()
 
     def begin(self, turn: Turn) -> None:
+        self._declared = turn.tool_names
         self._own_tools = BACKEND_TOOLS - turn.tool_names
+
+    def _own(self, call: ToolCall) -> bool:
+        """Whether the backend answers a call itself: of its own tools, or in a space of its own."""
+        if call.name in self._declared:
+            return False
+        if call.name in self._own_tools or call.name.startswith("mcp__"):
+            return True
+        return bool(_OWN_SPACE.match(call.namespace or ""))
 
     def feed(self, event: Event) -> Sequence[Event]:
         match event:
-            case ToolCall() if event.name in self._own_tools:
+            case ToolCall() if self._own(event):
                 self._dropped_calls.add(event.call_id)
                 return self.drop(event, OWN_CALL)
             case ToolCallFragment() if event.name in self._own_tools:

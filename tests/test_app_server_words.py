@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ from hypothesis import strategies as st
 
 from pipeline.errors import ProxyError
 from pipeline.turn import Tool, Turn
+from sources.app_server.binary import find_codex
 from sources.app_server.hermetic import Confinement
+from sources.app_server.mcp_servers import configured_servers
 from sources.app_server.names import RESERVED, Aliases
 from sources.app_server.prompts import flattened, tool_prompt
 from sources.app_server.sendable import DEEPEST, check_sendable
@@ -222,9 +226,55 @@ def test_an_operator_switches_on_what_he_names_and_nothing_else(tmp_path: Path) 
     )
     changed = {key for key in off.keys() | on.keys() if off.get(key) != on.get(key)}
     images = {"features.view_image", "features.view_image_tool", "tools.view_image"}
-    assert changed == images | {"web_search", "mcp_servers", "model_provider"}
+    search = {"web_search", "features.standalone_web_search"}
+    assert changed == images | search | {"mcp_servers", "model_provider"}
     assert "mcp_servers" not in on
     assert on["web_search"] == '"live"'
+
+
+def test_the_mcp_servers_of_the_owner_are_switched_off_one_by_one(tmp_path: Path) -> None:
+    """Codex adds a table on its command line to the one in its files: an empty one does nothing."""
+    confined = Confinement(tmp_path, tmp_path)
+    command = confined.command("codex", known_servers=["notes", 'a.b "c"'])
+    (setting,) = (part for part in command if part.startswith("mcp_servers="))
+    servers = tomllib.loads(setting)["mcp_servers"]
+    assert servers == {"notes": {"enabled": False}, 'a.b "c"': {"enabled": False}}
+
+
+LISTED = '[{"name": "system"}, {"name": "notes"}]'
+
+
+@pytest.mark.parametrize(
+    ("config", "listed", "found"),
+    [
+        ("[mcp_servers.notes]", LISTED, {"notes", "system"}),
+        ("[mcp_servers.notes]", "error: no such command", {"notes"}),
+        ('model = "x"', LISTED, {"notes", "system"}),
+        ("not = = toml", "[]", set[str]()),
+        (None, "[]", set[str]()),
+    ],
+)
+async def test_mcp_servers_are_found_in_the_home_and_wherever_codex_itself_looks(
+    tmp_path: Path, config: str | None, listed: str, found: set[str]
+) -> None:
+    codex = tmp_path / "codex"
+    codex.write_text(f"#!/bin/sh\necho \"$@\" > {tmp_path}/asked\necho '{listed}'\n")
+    codex.chmod(0o755)
+    if config is not None:
+        (tmp_path / "config.toml").write_text(config)
+    assert await configured_servers(str(codex), os.environ, tmp_path) == found
+    asked = (tmp_path / "asked").read_text()
+    assert asked.endswith("mcp list --json\n")
+    assert ("notes" in asked) == (config == "[mcp_servers.notes]")
+
+
+def test_a_program_named_by_a_relative_path_is_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "codex").write_text("#!/bin/sh\n")
+    (tmp_path / "codex").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    assert find_codex("./codex") == str(tmp_path / "codex")
 
 
 def test_a_socket_to_listen_on_comes_after_the_command(tmp_path: Path) -> None:

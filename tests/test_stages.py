@@ -82,6 +82,25 @@ def test_the_backends_own_calls_and_their_outputs_are_dropped(name: str) -> None
     assert through(DropMcpNoise, own, ToolOutput("call_m", "fine"), END) == [END]
 
 
+@pytest.mark.parametrize(
+    ("namespace", "name"),
+    [("mcp__notes", "read"), (None, "mcp__notes__read"), ("web", "run")],
+)
+def test_calls_of_tools_that_an_operator_switched_on_are_the_backends_own(
+    namespace: str | None, name: str
+) -> None:
+    own = ToolCall("call_m", name, "{}", namespace=namespace)
+    assert through(DropMcpNoise, own, ToolOutput("call_m", "fine"), END) == [END]
+    declared = Turn(tools=(Tool(name),))
+    assert through(DropMcpNoise, own, END, turn=declared) == [own, END]
+
+
+@pytest.mark.parametrize("namespace", [None, "functions", "website"])
+def test_calls_of_anything_else_are_the_clients(namespace: str | None) -> None:
+    other = ToolCall("call_o", "web", "{}", namespace=namespace)
+    assert through(DropMcpNoise, other, END) == [other, END]
+
+
 def test_a_client_that_declares_such_a_tool_gets_its_calls() -> None:
     own = ToolCall("call_m", "list_mcp_resources", "{}")
     turn = Turn(tools=(Tool("list_mcp_resources"),))

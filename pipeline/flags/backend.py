@@ -56,7 +56,8 @@ class BackendFlags:
     codex_mcp_servers: bool = flag(
         "CODEX_MCP_SERVERS",
         False,
-        "let Codex use the MCP servers that its own configuration names",
+        "let Codex use the MCP servers that its own configuration names; tools that change things "
+        "run only if it approves of them",
     )
     codex_first_event_timeout: float = flag(
         "CODEX_FIRST_EVENT_TIMEOUT_S",

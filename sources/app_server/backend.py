@@ -16,6 +16,7 @@ from sources.app_server.binary import find_codex
 from sources.app_server.catalog import write_catalog
 from sources.app_server.held import HeldTurns, HoldingOptions
 from sources.app_server.hermetic import Confinement
+from sources.app_server.mcp_servers import configured_servers
 from sources.app_server.place import Bounds, Place
 from sources.app_server.stdio import StdioTransport
 from sources.app_server.supervisor import AppServer, Connect, Patience
@@ -111,6 +112,7 @@ async def open_backend(options: BackendOptions) -> AsyncGenerator[Pool]:
                 connect=_connector(address, options, Path(folder), workspace),
                 workspace=str(workspace),
                 patience=options.patience,
+                sees_files=options.view_image,
             )
             for address in options.addresses
         ]
@@ -141,7 +143,7 @@ def _connector(address: str, options: BackendOptions, folder: Path, workspace: P
             f"with {', '.join(SCHEMES)}"
         )
     codex = find_codex(options.codex)
-    home = options.home or folder / "home"
+    home = (options.home or folder / "home").absolute()
     home.mkdir(parents=True, exist_ok=True)
     confined = Confinement(
         home=home,
@@ -157,7 +159,10 @@ def _connector(address: str, options: BackendOptions, folder: Path, workspace: P
         catalog = await write_catalog(
             codex, environment, folder / "models.json", refresh=options.home is not None
         )
-        command = confined.command(codex, catalog=catalog)
+        known: frozenset[str] = frozenset()
+        if not options.mcp_servers:
+            known = await configured_servers(codex, environment, home)
+        command = confined.command(codex, catalog=catalog, known_servers=known)
         return await StdioTransport.start(nursery, command, env=environment, cwd=str(workspace))
 
     return start

@@ -19,7 +19,7 @@ def find_codex(wanted: str = "") -> str:
         found = shutil.which(wanted)
         if found is None:
             raise UsageError(f"CODEX_BIN={wanted}: there is no such program; {HINT}")
-        return native(found)
+        return native(str(Path(found).absolute()))  # the child starts in another folder
     on_path = shutil.which("codex")
     if on_path is not None:
         return native(on_path)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
 from attrs import Factory, frozen
+
+from sources.app_server.mcp_servers import switched_off
 
 BUILT_IN_FEATURES: Final = (
     "apply_patch_freeform",
@@ -61,14 +63,26 @@ class Confinement:
     mcp_servers: bool = False
     overrides: Mapping[str, str] = Factory(dict[str, str])
 
-    def command(self, codex: str, *, listen: str = "", catalog: Path | None = None) -> list[str]:
-        """The command line that starts it, with a list of models that have no tools."""
+    def command(
+        self,
+        codex: str,
+        *,
+        listen: str = "",
+        catalog: Path | None = None,
+        known_servers: Collection[str] = (),
+    ) -> list[str]:
+        """The command line that starts it, with a list of models that have no tools.
+
+        `known_servers` are the MCP servers that it would use if nobody switched them off.
+        """
         settings = {f"features.{name}": "false" for name in BUILT_IN_FEATURES}
         settings |= {
             "features.view_image": _toml(self.view_image),
             "features.view_image_tool": _toml(self.view_image),
             "tools.view_image": _toml(self.view_image),
             "web_search": '"live"' if self.web_search else '"disabled"',
+            # Newer models search with a tool of Codex's instead of one of the API.
+            "features.standalone_web_search": _toml(self.web_search),
             "tools.experimental_request_user_input": "{enabled=false}",
             "skills.include_instructions": "false",
             "include_environment_context": "false",
@@ -80,7 +94,7 @@ class Confinement:
             "analytics.enabled": "false",
         }
         if not self.mcp_servers:
-            settings["mcp_servers"] = "{}"
+            settings["mcp_servers"] = switched_off(known_servers)
         if catalog is not None:
             settings["model_catalog_json"] = f'"{catalog}"'
         settings |= self.overrides

@@ -23,6 +23,8 @@ class Place:
     workspace: str
     nursery: trio.Nursery
     """Outlives the turn: what must still be said to the backend is said from here."""
+    sees_files: bool = False
+    """Whether turns get a file system to look at, as some versions need it to show pictures."""
 
 
 @frozen

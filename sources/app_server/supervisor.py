@@ -102,7 +102,9 @@ class _Life:
             client.on_request = self._declined
             nursery.start_soon(client.run)
             await client.handshake("codex-sluice", "0.1.0", NOISE, limit)
-            self._place = Place(client, await probe(client), server.workspace, nursery)
+            self._place = Place(
+                client, await probe(client), server.workspace, nursery, server.sees_files
+            )
             server.opened(self, self._place)
             _log.info("app-server is ready", server=server.name, version=client.user_agent)
             await self._until_over(client)
@@ -163,6 +165,7 @@ class AppServer:
     connect: Connect
     workspace: str
     patience: Patience = Factory(Patience)
+    sees_files: bool = False
     counters: Counter[str] = Factory(Counter[str])
     why_not: str = "it has not been started yet"
     """Why it is not ready, or was not the last time."""

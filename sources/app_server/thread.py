@@ -14,10 +14,13 @@ from sources.app_server.prompts import choice_prompt, flattened, item_images, to
 class ThreadPlan:
     """What to ask of a backend for one Turn, given what that backend can do."""
 
-    def __init__(self, turn: Turn, can: Capabilities, workspace: str) -> None:
+    def __init__(
+        self, turn: Turn, can: Capabilities, workspace: str, *, sees_files: bool = False
+    ) -> None:
         self._turn = turn
         self._can = can
         self._workspace = workspace
+        self._sees_files = sees_files
         self.aliases = Aliases(tool.name for tool in turn.tools if can.dynamic_tools)
         self.history_calls = frozenset(
             text_of(item.get("call_id"))
@@ -32,9 +35,10 @@ class ThreadPlan:
             "cwd": self._workspace,
             "approvalPolicy": "never",
             "sandbox": "read-only",
-            "environments": [],
             "experimentalRawEvents": True,
         }
+        if not self._sees_files:
+            params["environments"] = []  # nowhere for any tool to look
         if turn.base_instructions is not None:
             params["baseInstructions"] = turn.base_instructions
         if instructions := self._instructions():

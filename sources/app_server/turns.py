@@ -115,7 +115,10 @@ class AppServerTurn:
     # -- playing ---------------------------------------------------------------------------------
 
     async def _play(self, session: Session, send: Send) -> None:
-        plan = ThreadPlan(self._turn, session.place.capabilities, session.place.workspace)
+        place = session.place
+        plan = ThreadPlan(
+            self._turn, place.capabilities, place.workspace, sees_files=place.sees_files
+        )
         started = heard = trio.current_time()
         await self._begin(session, plan)
         continued = session.thread if self._outputs else ""
