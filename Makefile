@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help setup run test lint format lock clean
+.PHONY: help setup run test test-deep lint format lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -26,6 +26,9 @@ run: setup  ## serve on loopback: the real Codex on a scripted model, no login
 
 test: setup  ## the whole test suite
 	$(BIN)/python -m pytest
+
+test-deep: setup  ## the tests that take minutes
+	$(BIN)/python -m pytest -m deep
 
 lint: setup  ## ruff, mypy strict, pyright strict
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import msgspec
 import trio
@@ -43,7 +44,10 @@ async def write_catalog(
     for flags in ([], ["--bundled"]) if refresh else (["--bundled"],):
         models = await _models([codex, "debug", "models", *flags], environment)
         if models:
-            await trio.Path(target).write_bytes(msgspec.json.encode({"models": models}))
+            # Written aside and moved: a child that is being replaced reads it at every thread.
+            aside = trio.Path(f"{target}.{uuid4().hex}")
+            await aside.write_bytes(msgspec.json.encode({"models": models}))
+            await aside.replace(target)
             return target
     return None
 

@@ -64,11 +64,15 @@ class _Life:
         self.superseded = trio.Event()
         """Another life leads: no new turn comes here."""
 
+    @property
+    def memory(self) -> int | None:
+        return self._transport.memory() if self._transport is not None else None
+
     def turn_begins(self) -> None:
         """Count a turn; a child that has served or grown enough is replaced, in peace."""
         self._turns += 1
         patience = self._server.patience
-        memory = self._transport.memory() if self._transport is not None else None
+        memory = self.memory
         if memory is None:
             return  # not a child of ours
         served = patience.most_turns and self._turns >= patience.most_turns
@@ -176,6 +180,11 @@ class AppServer:
     @property
     def ready(self) -> bool:
         return self._leader is not None and self._leader[1].client.gone is None
+
+    @property
+    def memory(self) -> int | None:
+        """The resident bytes of the child that takes new turns, if it is a child of ours."""
+        return self._leader[0].memory if self._leader is not None else None
 
     @property
     def load(self) -> int:

@@ -62,12 +62,6 @@ def children() -> list[int]:
     return found
 
 
-def resident_megabytes(process: int) -> float:
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    (kilobytes,) = (line.split()[1] for line in lines if line.startswith("VmRSS:"))
-    return int(kilobytes) / 1024
-
-
 class ReadOne:
     """Tells that the first text has come, and reads on."""
 
@@ -187,30 +181,6 @@ async def test_fifty_turns_at_once_get_their_own_answers(
         else:
             assert message["content"] == f"You said: q{number} tool_{number}_"
     assert len(answers) == 50
-
-
-@on_linux
-async def test_two_hundred_turns_do_not_make_the_child_grow(
-    backend: Pool, ask: Ask, said: Said, until: Until
-) -> None:
-    client = (await backend.lease()).client
-    (child,) = children()
-
-    async def some(count: int) -> None:
-        for _ in range(count):
-            await ask(backend, said("TEXT"))
-
-    async def all_of_them(count: int) -> None:
-        async with trio.open_nursery() as nursery:
-            for _ in range(4):
-                nursery.start_soon(some, count // 4)
-        await until(lambda: client.load == 0)
-
-    await all_of_them(100)  # what the child allocates once and keeps
-    before = resident_megabytes(child)
-    await all_of_them(200)
-    await until(lambda: client.counters["sent thread/delete"] == 300)
-    assert resident_megabytes(child) - before < 60
 
 
 # -- crashes, silence, retries ---------------------------------------------------------------------
