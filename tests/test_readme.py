@@ -11,29 +11,34 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.flags import flag_of, setting_fields, shown
-from pipeline.settings import Settings, choices
+from pipeline.cli.settings import as_env, as_markdown
+from pipeline.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-def settings_table() -> str:
-    """The table of settings as the README must have it."""
-    rows = ["| variable, flag | default | takes | what it does |", "|---|---|---|---|"]
-    for field in setting_fields():
-        default = f"`{shown(field.default)}`" if field.default != "" else ""
-        help_text = field.metadata["help"].replace("<", "\\<")
-        takes = choices(field).replace("|", "\\|")
-        names = f"`{field.metadata['env']}` `{flag_of(field)}`"
-        rows.append(f"| {names} | {default} | {takes} | {help_text} |")
-    return "\n".join(rows)
-
-
 def test_the_table_of_settings_is_the_settings() -> None:
     found = re.search(r"<!-- settings -->\n(.*?)\n<!-- /settings -->", README, re.DOTALL)
     assert found is not None
-    assert found[1] == settings_table()
+    assert found[1] == as_markdown()
+
+
+def test_the_example_of_an_environment_is_the_settings() -> None:
+    assert (ROOT / ".env.example").read_text() == as_env() + "\n"
+
+
+def test_the_example_of_an_environment_can_be_loaded_and_means_the_defaults() -> None:
+    switched_on = re.sub(r"^#(?=[A-Z])", "", as_env(), flags=re.MULTILINE)
+    loaded = subprocess.run(  # noqa: S603
+        ["/bin/sh", "-c", f"set -a\n{switched_on}\nenv -0"],
+        capture_output=True,
+        check=True,
+        env={},
+    ).stdout.decode()
+    variables = dict(line.split("=", 1) for line in loaded.split("\0") if line)
+    assert len(variables) > 40
+    assert Settings.from_env(variables) == Settings()
 
 
 def blocks(language: str) -> list[str]:
@@ -79,7 +84,7 @@ def test_there_are_commands_to_try() -> None:
 
 
 def test_the_readmes_own_stage_works() -> None:
-    (program,) = blocks("python")
+    (program,) = (block for block in blocks("python") if "pipeline" in block)
     done = subprocess.run(  # noqa: S603
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )

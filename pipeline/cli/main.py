@@ -8,11 +8,21 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pipeline.cli import bench, explain, fake_codex, fake_model, replay, serve, smoke, stages
+from pipeline.cli import (
+    bench,
+    explain,
+    fake_codex,
+    fake_model,
+    replay,
+    serve,
+    settings,
+    smoke,
+    stages,
+)
 from pipeline.cli.logs import warnings_to_stderr
 from pipeline.errors import UsageError
 
-COMMANDS = (serve, smoke, replay, explain, stages, bench, fake_codex, fake_model)
+COMMANDS = (serve, smoke, settings, replay, explain, stages, bench, fake_codex, fake_model)
 
 DESCRIPTION = """\
 An OpenAI-compatible pipeline for Codex: what the backend wrote in a turn goes through named stages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 import httpx
@@ -184,8 +185,12 @@ async def abort(target: Target) -> str:
     url = f"{target.url}/v1/chat/completions"
     async with target.client.stream("POST", url, json=request) as response:
         must(response.status_code == 200, f"status {response.status_code}")
-        async for _ in response.aiter_bytes():
-            break
+        chunks = response.aiter_raw()
+        await anext(chunks)
+        await response.aclose()
+        with suppress(httpx.HTTPError, httpx.StreamError):
+            async for _ in chunks:  # a closed response lets all of httpx's generators end
+                pass
     await text(stream=True)(target)
     return "left after the first bytes"
 

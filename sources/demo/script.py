@@ -109,11 +109,21 @@ def answer(request: Json) -> Says:
             return scenario
     if "LONG" in said.split():
         return Says((text("word " * 2000),))
-    tools = [as_json(tool) for tool in as_list(request.get("tools"))]
+    tools = offered(request)
     named = next((t for t in tools if text_of(t.get("name")) in said and t.get("name")), None)
     if named is not None:
         return Says((call("demo", text_of(named.get("name")), _arguments(named, said)),))
     return _final(request, f"You said: {said}")
+
+
+def offered(request: Json) -> list[Json]:
+    """The tools a request offers, at its top or, for newer models, in an item of their own."""
+    groups = list(as_list(request.get("tools")))
+    for item in map(as_json, as_list(request.get("input"))):
+        if item.get("type") == "additional_tools":
+            groups += as_list(item.get("tools"))
+    tools = [as_json(group) for group in groups]
+    return [as_json(t) for tool in tools for t in as_list(tool.get("tools")) or (tool,)]
 
 
 def _final(request: Json, words: str) -> Says:

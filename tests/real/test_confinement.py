@@ -17,6 +17,7 @@ from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sinks.chat_json import ChatCompletion
 from sources.app_server.backend import Pool
+from sources.demo import script
 from sources.demo.model import ScriptedModel
 from sources.demo.script import SCENARIOS, Says, call
 
@@ -52,11 +53,7 @@ def words(item: Json) -> str:
 
 def offered(request: Json) -> list[str]:
     """The names of all tools that a request offers its model, wherever it does."""
-    tools = list(request["tools"]) if "tools" in request else []
-    for item in request["input"]:
-        if item["type"] == "additional_tools":
-            tools += [tool for group in item["tools"] for tool in group.get("tools", [group])]
-    return [tool["name"] for tool in tools]
+    return [tool["name"] for tool in script.offered(request)]
 
 
 async def test_the_model_is_offered_the_tools_of_the_client_and_no_others(

@@ -1,0 +1,91 @@
+"""`settings`: everything that can be chosen, as it stands now."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Final
+
+from pipeline.cli.flags import flag_of, setting_fields, shown
+from pipeline.flags import GROUPS, Group
+from pipeline.settings import Settings, choices
+
+HELP = "list every setting: its variable, its flag, what it takes and what it is now"
+DESCRIPTION = """\
+List every setting: its variable, its flag, what it takes, and what it is now. No secret is shown.
+
+  python -m pipeline settings --format env > .env      a file to fill in"""
+TITLES: Final[dict[Group, str]] = {
+    "pipeline": "how a turn becomes an answer",
+    "source": "learning about backends",
+    "backend": "where turns run",
+    "server": "the HTTP endpoint",
+}
+WIDTH: Final = 96
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--format",
+        choices=("text", "env", "markdown"),
+        default="text",
+        help="for people, as a file of variables with their defaults, or as the README's table",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    print({"text": as_text, "env": as_env, "markdown": as_markdown}[options.format]())
+    return 0
+
+
+def as_text() -> str:
+    settings = Settings.from_env()
+    lines: list[str] = []
+    for group in GROUPS:
+        lines += ["", TITLES[group].upper()]
+        for field in setting_fields(group):
+            value = getattr(settings, field.name)
+            now = "(set)" if field.metadata["secret"] and value else shown(value)
+            lines += [f"  {field.metadata['env']}={now}", f"      {field.metadata['help']}"]
+            lines.append(f"      {flag_of(field)}: {choices(field)}")
+    return "\n".join(lines[1:])
+
+
+def as_env() -> str:
+    """A file of variables, each with its default, none of them switched on."""
+    lines = [
+        "# Every setting with its default. Take the # away from a line to change it, and load the",
+        "# file with `set -a; . ./.env; set +a` before `python -m pipeline serve`.",
+    ]
+    for group in GROUPS:
+        lines += ["", f"# -- {TITLES[group]} ".ljust(WIDTH, "-")]
+        for field in setting_fields(group):
+            lines += ["", *_wrapped(f"{field.metadata['help']} ({choices(field)})")]
+            lines.append(f"#{field.metadata['env']}={_quoted(shown(field.default))}")
+    return "\n".join(lines)
+
+
+def as_markdown() -> str:
+    rows = ["| variable, flag | default | takes | what it does |", "|---|---|---|---|"]
+    for field in setting_fields():
+        default = f"`{shown(field.default)}`" if field.default != "" else ""
+        help_text = field.metadata["help"].replace("<", "\\<")
+        takes = choices(field).replace("|", "\\|")
+        names = f"`{field.metadata['env']}` `{flag_of(field)}`"
+        rows.append(f"| {names} | {default} | {takes} | {help_text} |")
+    return "\n".join(rows)
+
+
+def _wrapped(text: str) -> Iterator[str]:
+    line = "#"
+    for word in text.split():
+        if len(line) + len(word) >= WIDTH:
+            yield line
+            line = "#"
+        line += f" {word}"
+    yield line
+
+
+def _quoted(value: str) -> str:
+    """The value as a shell reads it back."""
+    return f"'{value}'" if set(value) - set("abcdefghijklmnopqrstuvwxyz0123456789.:/-") else value
