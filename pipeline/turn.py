@@ -10,6 +10,8 @@ from attrs import field, frozen
 from pipeline.loose_json import Json, as_json, as_list
 
 OutputMode: TypeAlias = Literal["auto", "openai-json", "obsidian-xml"]
+ToolKind: TypeAlias = Literal["function", "custom"]
+"""A custom tool takes free text: the backend knows it as a function of one string."""
 
 
 @frozen
@@ -21,6 +23,11 @@ class Tool:
     description: str = ""
     strict: bool | None = None
     """Whether calls must follow the schema to the letter; None leaves it to the backend."""
+    kind: ToolKind = "function"
+    namespace: str | None = None
+    """The group that the client declared it in; `name` is then made of both, and unique."""
+    own_name: str = ""
+    """What the client calls it within its namespace, where that is not `name`."""
 
     def parameter_types(self, parameter: str) -> frozenset[str]:
         """The JSON types the tool's schema allows for a parameter; empty when it does not say."""

@@ -15,6 +15,7 @@ PACKAGES = ("pipeline", "stages", "sinks", "sources")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 VOCABULARY = {
     "pipeline.call_shapes",
+    "pipeline.custom_tools",
     "pipeline.errors",
     "pipeline.events",
     "pipeline.ledger",
