@@ -25,6 +25,7 @@ from stages.dedup_tool_calls import DedupToolCalls
 from stages.drop_mcp_noise import DropMcpNoise
 from stages.guard_contract import GuardContract
 from stages.reconcile_retries import ReconcileRetries
+from stages.stop_at_sequences import StopAtSequences
 
 
 def recipe(settings: Settings) -> Pipeline:
@@ -37,6 +38,7 @@ def recipe(settings: Settings) -> Pipeline:
                 "calls",
                 partial(AggregateToolCalls, settings.unknown_tool_policy, settings.output_mode),
             ),
+            ("stop", StopAtSequences),
             (
                 "cut",
                 partial(

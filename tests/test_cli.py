@@ -299,7 +299,7 @@ def test_stages_lists_the_recipe_in_order(capsys: pytest.CaptureFixture[str]) ->
     assert main(["stages", "--tool-block-max", "4"]) == 0
     lines = capsys.readouterr().out.splitlines()
     numbered = [line.split()[1] for line in lines if line[0].isdigit()]
-    assert numbered == ["noise", "retries", "calls", "cut", "dedup", "cap", "guard"]
+    assert numbered == ["noise", "retries", "calls", "stop", "cut", "dedup", "cap", "guard"]
     assert any("PROXY_TOOL_BLOCK_MAX=4" in line for line in lines)
 
 

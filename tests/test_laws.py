@@ -82,6 +82,7 @@ TURNS = st.builds(
     Turn,
     tools=st.sampled_from([(), (Tool("search"), Tool("read"))]),
     parallel_tool_calls=st.booleans(),
+    stop=st.sampled_from([(), ("Hello",), ("lo H", "🌍"), ("<use", "x</q>")]),
 )
 
 
