@@ -1,76 +1,191 @@
-"""Chat Completions requests as Turns."""
+"""Chat Completions requests as Turns: their parameters, and the words for a wrong one."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from pipeline.errors import ProxyError
-from pipeline.requests.chat import ChatRequest
-from pipeline.turn import Tool, Turn
+from pipeline.requests.chat import AS_JSON, ChatRequest
+from pipeline.settings import Settings
+from pipeline.turn import NamedTool, Tool, Turn
 
 SEARCH = {"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}
+READ = {"type": "function", "function": {"name": "read"}}
+TOOLS = (Tool("search", {"type": "object"}), Tool("read"))
+HELLO = {"role": "user", "content": "Hello."}
+SCHEMA = {
+    "$defs": {"A": {"type": "string"}},
+    "type": "object",
+    "properties": {"a": {"$ref": "#/$defs/A"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
 
 
-@pytest.mark.parametrize(
-    ("body", "turn"),
-    [
-        ({}, Turn()),
-        ({"model": "gpt-5"}, Turn(model="gpt-5")),
-        ({"tools": None, "stream": None, "parallel_tool_calls": None}, Turn()),
-        ({"tools": [SEARCH]}, Turn(tools=(Tool("search", {"type": "object"}),))),
-        (
-            {"tools": [SEARCH], "tool_choice": "none"},
-            Turn(tools=(Tool("search", {"type": "object"}),), tool_choice="none"),
-        ),
-        ({"tools": [{"type": "web_search"}]}, Turn()),
-        ({"functions": [{"name": "f"}]}, Turn(tools=(Tool("f"),), legacy_functions=True)),
-        (
-            {"functions": [{"name": "f"}], "function_call": "none"},
-            Turn(tools=(Tool("f"),), tool_choice="none", legacy_functions=True),
-        ),
-        ({"parallel_tool_calls": False}, Turn(parallel_tool_calls=False)),
-        ({"stream_options": {"include_usage": True}}, Turn(include_usage=True)),
-        ({"temperature": 1, "unknown": [1]}, Turn()),
-        (
-            {"tools": [{"function": {"name": "a", "description": None, "parameters": None}}]},
-            Turn(tools=(Tool("a"),)),
-        ),
-    ],
-)
+def request(**fields: Any) -> ChatRequest:
+    return ChatRequest.from_json({"model": "gpt-5", "messages": [HELLO], **fields})
+
+
+def named(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+def allowed(mode: str, *tools: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(tools)}}
+
+
+READ_AS: list[tuple[dict[str, Any], Turn]] = [
+    ({}, Turn()),
+    ({"model": "gpt-5"}, Turn(model="gpt-5")),
+    ({"tools": None, "stream": None, "n": None, "stop": None, "messages": []}, Turn()),
+    ({"stream": True}, Turn(stream=True)),
+    ({"tools": [SEARCH, READ]}, Turn(tools=TOOLS)),
+    ({"tools": []}, Turn()),
+    ({"tools": [{"type": "web_search"}]}, Turn()),
+    ({"parallel_tool_calls": False}, Turn(parallel_tool_calls=False)),
+    ({"stream_options": {"include_usage": True}}, Turn(include_usage=True)),
+    ({"stream_options": {"include_usage": None}}, Turn()),
+    ({"temperature": 1, "unknown": [1]}, Turn()),
+    # a tool
+    (
+        {"tools": [{"function": {"name": "a", "description": None, "parameters": None}}]},
+        Turn(tools=(Tool("a"),)),
+    ),
+    (
+        {"tools": [{"type": "function", "function": {"name": "a", "strict": None}}]},
+        Turn(tools=(Tool("a"),)),
+    ),
+    (
+        {
+            "tools": [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": "a.b",
+                        "description": "Does.",
+                        "strict": True,
+                        "parameters": {"$schema": "x", "properties": {"p": {}}},
+                    },
+                }
+            ]
+        },
+        Turn(tools=(Tool("a.b", {"$schema": "x", "properties": {"p": {}}}, "Does.", True),)),
+    ),
+    # the choice
+    ({"tools": [SEARCH, READ], "tool_choice": "auto"}, Turn(tools=TOOLS)),
+    ({"tool_choice": "none"}, Turn(tool_choice="none")),
+    (
+        {"tools": [SEARCH, READ], "tool_choice": "none"},
+        Turn(tools=TOOLS, tool_choice="none"),
+    ),
+    (
+        {"tools": [SEARCH, READ], "tool_choice": "required"},
+        Turn(tools=TOOLS, tool_choice="required"),
+    ),
+    (
+        {"tools": [SEARCH, READ], "tool_choice": named("read")},
+        Turn(tools=TOOLS, tool_choice=NamedTool("read")),
+    ),
+    (
+        {"tools": [SEARCH, READ], "tool_choice": allowed("required", named("read"))},
+        Turn(tools=(Tool("read"),), tool_choice="required"),
+    ),
+    (
+        {
+            "tools": [SEARCH, READ, {"type": "web_search"}],
+            "tool_choice": allowed("auto", named("search"), {"type": "web_search"}),
+        },
+        Turn(tools=TOOLS[:1]),
+    ),
+    # functions
+    ({"functions": [{"name": "f"}]}, Turn(tools=(Tool("f"),), legacy_functions=True)),
+    (
+        {"functions": [{"name": "f"}], "function_call": "none"},
+        Turn(tools=(Tool("f"),), tool_choice="none", legacy_functions=True),
+    ),
+    (
+        {"functions": [{"name": "f"}, {"name": "g"}], "function_call": {"name": "g"}},
+        Turn(tools=(Tool("f"), Tool("g")), tool_choice=NamedTool("g"), legacy_functions=True),
+    ),
+    ({"functions": [{"name": "f"}], "tools": [READ]}, Turn(tools=(Tool("read"),))),
+    # the form of the answer
+    ({"response_format": {"type": "text"}}, Turn()),
+    ({"response_format": {"type": "json_object"}}, Turn(instructions=AS_JSON)),
+    (
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "A", "schema": SCHEMA, "strict": True},
+            }
+        },
+        Turn(output_schema=SCHEMA),
+    ),
+    # thinking
+    ({"reasoning_effort": "none"}, Turn(effort="none")),
+    ({"reasoning_effort": "xhigh"}, Turn(effort="xhigh", summary="auto")),
+    ({"reasoning": {"effort": "low"}}, Turn(effort="low", summary="auto")),
+    ({"reasoning": {"summary": "detailed"}}, Turn(summary="detailed")),
+    ({"reasoning": {"effort": "low", "summary": "none"}}, Turn(effort="low", summary="none")),
+    (
+        {"reasoning_effort": "high", "reasoning": {"effort": "low"}},
+        Turn(effort="high", summary="auto"),
+    ),
+    # the end of the text
+    ({"stop": "\n"}, Turn(stop=("\n",))),
+    ({"stop": []}, Turn()),
+    ({"stop": ["a", "b", "c", "d" * 1000]}, Turn(stop=("a", "b", "c", "d" * 1000))),
+]
+
+
+@pytest.mark.parametrize(("body", "turn"), READ_AS)
 def test_a_request_is_read_as_a_turn(body: object, turn: Turn) -> None:
     assert ChatRequest.from_json(body, partial=True).turn() == turn
 
 
-WRONG: list[tuple[object, str | None, str]] = [
-    ([], None, "the request body must be an object, not an array"),
-    (None, None, "the request body must be an object, not null"),
-    ({"model": 5}, "model", "model must be a string, not a whole number"),
-    ({"model": None}, "model", "model must be a string, not null"),
-    ({"stream": "yes"}, "stream", "stream must be true or false, not a string"),
-    ({"tools": {}}, "tools", "tools must be an array, not an object"),
-    ({"tools": [None]}, "tools[0]", "tools[0] must be an object, not null"),
-    (
-        {"tools": [SEARCH, {"function": {"name": 1.5}}]},
-        "tools[1].function.name",
-        "tools[1].function.name must be a string, not a number",
-    ),
-    ({"tools": [{"function": {}}]}, "tools[0].function.name", "is missing"),
-    (
-        {"tools": [{"function": {"name": "a", "parameters": []}}]},
-        "tools[0].function.parameters",
-        "must be an object, not an array",
-    ),
-    ({"stream_options": 1}, "stream_options", "must be an object"),
-]
+def test_a_request_for_json_keeps_its_own_instructions() -> None:
+    system = {"role": "system", "content": "Be brief."}
+    turn = request(messages=[system, HELLO], response_format={"type": "json_object"}).turn()
+    assert turn.instructions == f"Be brief.\n\n{AS_JSON}"
 
 
-@pytest.mark.parametrize(("body", "param", "says"), WRONG)
-def test_a_wrong_field_is_named(body: object, param: str | None, says: str) -> None:
-    with pytest.raises(ProxyError) as raised:
-        ChatRequest.from_json(body, partial=True)
-    failure = raised.value.failure
-    assert (failure.status, failure.type, failure.param) == (400, "invalid_request_error", param)
-    assert says in failure.message
+@pytest.mark.parametrize("n", [1, 8])
+def test_one_to_eight_choices_can_be_had(n: int) -> None:
+    assert request(n=n).n == n
+
+
+def test_one_choice_is_had_where_nothing_else_is_said() -> None:
+    assert (request().n, request(n=None).n) == (1, 1)
+
+
+# -- the operator's word ---------------------------------------------------------------------------
+
+
+def test_the_operators_base_instructions_and_mode_go_along() -> None:
+    turn = request().turn(Settings(base_instructions="You are Ada."), output_mode="obsidian-xml")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert turn.base_instructions == "You are Ada."
+    assert turn.output_mode == "obsidian-xml"
+    assert request().turn().base_instructions is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "wish", "parallel"),
+    [
+        ("request", None, True),
+        ("request", False, False),
+        ("request", True, True),
+        ("true", False, True),
+        ("false", True, False),
+    ],
+)
+def test_the_operator_decides_over_parallel_calls(
+    setting: Any, wish: bool | None, parallel: bool
+) -> None:
+    turn = request(parallel_tool_calls=wish).turn(Settings(parallel_tool_calls=setting))
+    assert turn.parallel_tool_calls is parallel
+
+
+# -- tools -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from attrs import evolve, field, frozen
 
 from pipeline.loose_json import Json, as_json, is_json, is_list
 from pipeline.requests.conversation import conversation
-from pipeline.requests.ignored import names_of, unread
+from pipeline.requests.ignored import listed, names_of, unread
 from pipeline.requests.messages import Message
 from pipeline.requests.structure import (
     OMIT,
@@ -27,6 +27,7 @@ from pipeline.turn import OutputMode, Turn
 
 MOST_CHOICES: Final = 8
 MOST_STOPS: Final = 4
+LONGEST_STOP: Final = 1000
 _MUST: Final = ("model", "messages")
 AS_JSON: Final = (
     "Answer with exactly one JSON object and nothing else: no words around it, no code fence."
@@ -92,7 +93,7 @@ class ChatRequest:
         if not self.model:
             raise WrongError("is empty; it must be the name of a model", ".model")
         if not 1 <= self.n <= MOST_CHOICES:
-            raise WrongError(f"must be from 1 to {MOST_CHOICES}, not {self.n}", ".n")
+            raise WrongError(f"must be from 1 to {MOST_CHOICES}", ".n")
 
     @classmethod
     def from_json(cls, body: object, *, partial: bool = False) -> ChatRequest:
@@ -109,15 +110,15 @@ class ChatRequest:
                 raise refusal(name, "is missing; a request needs a model and messages")
         if not request.messages and not partial:
             raise refusal("messages", "is empty; send at least one message")
-        return evolve(request, ignored=tuple(request._without_effect(as_json(given))))  # noqa: SLF001
+        return evolve(request, ignored=listed(request._without_effect(as_json(given))))  # noqa: SLF001
 
     def refuse_ignored(self) -> None:
         """Raise ProxyError for the first parameter that has no effect, if there is one."""
         if self.ignored:
-            listed = ", ".join(self.ignored)
+            names = ", ".join(self.ignored)
             raise refusal(
                 self.ignored[0],
-                f"has no effect here, and the request is strict about that; leave out: {listed}",
+                f"has no effect here, and the request is strict about that; leave out: {names}",
             )
 
     def turn(
@@ -174,11 +175,14 @@ class ChatRequest:
                 case "tools":
                     for at, tool in enumerate(self.tools):
                         if not tool.is_function:
-                            yield f"tools[{at}].{tool.type:.60}"
+                            yield f"tools[{at}].{tool.type}"
                 case "stream_options":
-                    yield from unread(as_json(value), names_of(StreamOptions), "stream_options.")
+                    yield from unread(as_json(value), names_of(StreamOptions), f"{name}.")
                 case "reasoning":
-                    yield from unread(as_json(value), names_of(Reasoning), "reasoning.")
+                    yield from unread(as_json(value), names_of(Reasoning), f"{name}.")
+                case "response_format":
+                    schema = as_json(as_json(value).get("json_schema"))
+                    yield from unread(schema, names_of(_Schema), f"{name}.json_schema.")
                 case _:
                     yield from unread({name: value}, read)
 
@@ -236,6 +240,6 @@ def _stop(value: object) -> Stop:
         raise wanted(f"a string or an array of up to {MOST_STOPS} strings", value)
     if len(sequences) > MOST_STOPS:
         raise WrongError(f"must have at most {MOST_STOPS} sequences, not {len(sequences)}")
-    if not all(sequences):
-        raise WrongError("holds an empty string; a sequence must have at least one character")
+    if not all(0 < len(sequence) <= LONGEST_STOP for sequence in sequences):
+        raise WrongError(f"holds a sequence that has not from 1 to {LONGEST_STOP} characters")
     return Stop(sequences)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
 from typing import Any, Final
 
 import attrs
@@ -14,8 +16,12 @@ _SO_ANYWAY: Final[dict[str, Any]] = {
     "logprobs": False,
     "modalities": ["text"],
     "stream_options.include_obfuscation": False,
+    "response_format.json_schema.strict": True,
 }
 """Wishes for what happens in any case: they are not ignored."""
+_MOST: Final = 50
+_LONGEST: Final = 80
+_NOT_IN_A_HEADER: Final = re.compile(r"[^!-+\--~]")
 
 
 def unread(given: Json, read: Collection[str], prefix: str = "") -> Iterator[str]:
@@ -25,6 +31,11 @@ def unread(given: Json, read: Collection[str], prefix: str = "") -> Iterator[str
         granted = path in _SO_ANYWAY and _SO_ANYWAY[path] == value
         if name not in read and value is not None and not granted:
             yield path
+
+
+def listed(names: Iterable[str]) -> tuple[str, ...]:
+    """Names fit for a header: not too many, none too long, no commas, printable ASCII only."""
+    return tuple(_NOT_IN_A_HEADER.sub("?", name[:_LONGEST]) for name in islice(names, _MOST))
 
 
 def names_of(target: type[Any]) -> tuple[str, ...]:

@@ -27,11 +27,11 @@ class WrongError(Exception):
         self.at = at
 
 
-def refusal(param: str | None, problem: str, subject: str = "") -> ProxyError:
+def refusal(param: str | None, problem: str) -> ProxyError:
     """The error that a client gets for one wrong field, or for the body as a whole."""
     return ProxyError(
         Failure(
-            f"{subject or param or 'the request body'} {problem}",
+            f"{param or 'the request body'} {problem}",
             status=400,
             type="invalid_request_error",
             code="invalid_request_error",
@@ -71,7 +71,7 @@ def one_of(choices: Collection[str], value: object, at: str = "") -> WrongError:
     """The complaint about a value that is none of a few words."""
     listed = ", ".join(f'"{choice}"' for choice in choices)
     shown = f'"{value:.80}"' if isinstance(value, str) else _KINDS[type(value)]
-    return WrongError(f"must be one of {listed}, not {shown}", at)
+    return WrongError(f"must be {'one of ' * (len(choices) > 1)}{listed}, not {shown}", at)
 
 
 def _first_problem(error: Exception) -> tuple[str, str]:
