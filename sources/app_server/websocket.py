@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
@@ -19,6 +20,7 @@ _BROKEN: Final = (
     OSError,
     trio_websocket.HandshakeError,
     trio_websocket.ConnectionClosed,
+    TransportClosedError,
     ExceptionGroup,
 )
 Wire: TypeAlias = trio.SocketStream | trio.SSLStream[trio.SocketStream]
@@ -102,8 +104,31 @@ async def _open(url: str) -> tuple[Wire, str, str]:
     port = parts.port or (443 if secure else 80)
     resource = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
     if secure:
-        return await trio.open_ssl_over_tcp_stream(host, port), parts.netloc, resource
+        return await _open_tls(host, port), parts.netloc, resource
     return await trio.open_tcp_stream(host, port), parts.netloc, resource
+
+
+async def _open_tls(host: str, port: int) -> Wire:
+    """A TLS stream whose other side has proved who it is, by the authorities that we trust."""
+    stream = await trio.open_ssl_over_tcp_stream(host, port)
+    try:
+        await stream.do_handshake()  # here, where what is wrong is known, and not at the first word
+    except trio.BrokenResourceError as error:
+        await trio.aclose_forcefully(stream)
+        raise TransportClosedError(_tls_problem(error.__cause__)) from error
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
+    return stream
+
+
+def _tls_problem(error: BaseException | None) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not trusted ({error.verify_message}); name the file of the "
+            "authority that signed it in SSL_CERT_FILE"
+        )
+    return "it did not answer in TLS; is it a ws:// address?"
 
 
 def _reason(error: BaseException) -> str:

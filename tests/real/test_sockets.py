@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import gc
+import ssl
 import subprocess
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from socket import socket
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 import trio
+import trustme
+from attrs import evolve
 
 from pipeline.errors import ProxyError
 from pipeline.turn import Tool, Turn
@@ -170,3 +174,95 @@ async def test_an_app_server_that_comes_back_is_used_again(
         async with serve(address):
             await until(lambda: backend.ready)
             await text_and_burst(backend, ask, said)
+
+
+# -- TLS -------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def behind_tls(
+    authority: trustme.CA, port: int, name: str = "127.0.0.1"
+) -> AsyncGenerator[int]:
+    """A port on which TLS is spoken, as a proxy before an app-server speaks it."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    certificate: Any = authority.issue_cert(name)  # its types are half unknown
+    certificate.configure_cert(context)
+
+    async def copy(source: trio.abc.ReceiveStream, target: trio.abc.SendStream) -> None:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while data := await source.receive_some():
+                await target.send_all(data)
+
+    async def relay(client: trio.SSLStream[trio.SocketStream]) -> None:
+        with suppress(trio.BrokenResourceError, OSError):
+            await client.do_handshake()
+            server = await trio.open_tcp_stream("127.0.0.1", port)
+            async with client, server, trio.open_nursery() as copies:
+                copies.start_soon(copy, client, server)
+                await copy(server, client)
+                copies.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        serve_it = partial(trio.serve_ssl_over_tcp, relay, 0, context, host="127.0.0.1")
+        listeners = await nursery.start(serve_it)
+        yield listeners[0].transport_listener.socket.getsockname()[1]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_server_behind_tls_is_used_if_its_authority_is_trusted(
+    serve: Serve, ask: Ask, said: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    port = free_port()
+    async with serve(f"ws://127.0.0.1:{port}"), behind_tls(authority, port) as secure:
+        address = f"wss://127.0.0.1:{secure}"
+        async with open_backend(BackendOptions(addresses=(address,))) as backend:
+            answer = await ask(backend, said("TEXT"))
+            assert answer.body["choices"][0]["message"]["content"] == "Hello, wörld 🌍!"
+            burst = await ask(backend, said("BURST", tools=TOOLS))
+            assert len(burst.body["choices"][0]["message"]["tool_calls"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("trusted", "name", "says"),
+    [
+        (False, "127.0.0.1", "self-signed certificate|unable to get local issuer"),
+        (True, "elsewhere.example", "IP address mismatch"),
+    ],
+    ids=["nobody knows its authority", "it is somebody else's"],
+)
+async def test_a_certificate_that_cannot_be_trusted_is_refused_and_named(
+    ask: Ask,
+    said: Said,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    trusted: bool,
+    name: str,
+    says: str,
+) -> None:
+    authority, other = trustme.CA(), trustme.CA()
+    (authority if trusted else other).cert_pem.write_to_path(tmp_path / "ca.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    async with behind_tls(authority, free_port(), name) as secure:
+        address = f"wss://127.0.0.1:{secure}"
+        options = BackendOptions(addresses=(address,), patience=evolve(IMPATIENT, handshake=0.5))
+        async with open_backend(options) as backend:
+            with pytest.raises(ProxyError, match=says) as raised:
+                await ask(backend, said("TEXT"))
+    assert raised.value.failure.status == 503
+    assert "certificate" in raised.value.failure.message
+    assert "SSL_CERT_FILE" in raised.value.failure.message
+
+
+async def test_a_port_where_nobody_speaks_tls_is_said_to_be_one(
+    serve: Serve, ask: Ask, said: Said
+) -> None:
+    port = free_port()
+    options = BackendOptions(
+        addresses=(f"wss://127.0.0.1:{port}",), patience=evolve(IMPATIENT, handshake=0.5)
+    )
+    async with serve(f"ws://127.0.0.1:{port}"), open_backend(options) as backend:
+        with pytest.raises(ProxyError, match="did not answer in TLS"):
+            await ask(backend, said("TEXT"))
