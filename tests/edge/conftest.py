@@ -1,0 +1,205 @@
+"""The server as people start it, with the real Codex behind it, and the clients that talk to it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, Final, NoReturn, TypeAlias
+
+import pytest
+import trio
+from attrs import frozen
+
+ROOT: Final = Path(__file__).parents[2]
+SCRIPTS: Final = Path(__file__).parent / "node"
+KEPT: Final = ROOT / ".cache" / "edge"
+KEY: Final = "sk-edge-b1946ac92492d2347c6235b4d2611184"
+LONG_ENOUGH: Final = 60.0
+UNPACK: Final = """
+const { default: chromium } = await import("@sparticuz/chromium");
+await chromium.executablePath();
+"""
+
+Play: TypeAlias = Callable[..., Awaitable[Any]]
+
+
+# -- the server ------------------------------------------------------------------------------------
+
+
+@frozen
+class Server:
+    """Where it listens, and the key that it wants to see."""
+
+    url: str
+    key: str = KEY
+
+
+class Banner:
+    """Reads what the server writes, to its end, so that it never waits for a reader."""
+
+    def __init__(self, output: IO[str]) -> None:
+        self.text = ""
+        self.url = ""
+        self._output = output
+        self._known = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        for line in self._output:
+            self.text += line
+            if found := re.search(r"http://127\.0\.0\.1:\d+", line):
+                self.url = self.url or found[0]
+                self._known.set()
+        self._known.set()
+
+    def wait(self) -> str:
+        """The address that it tells, or nothing when it ended or took too long."""
+        self._known.wait(LONG_ENOUGH)
+        return self.url
+
+    def end(self) -> None:
+        self._thread.join(LONG_ENOUGH)
+        self._output.close()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """One server for all the tests: `serve --demo` on a free port, with a key."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipeline", "serve", "--demo", "--port", "0"],
+        cwd=ROOT,
+        env={**os.environ, "PROXY_API_KEYS": f"edge:{KEY}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    banner = Banner(process.stdout)
+    try:
+        url = banner.wait()
+        assert url, f"the server did not start:\n{banner.text}"
+        yield Server(f"{url}/v1")
+    finally:
+        process.terminate()
+        try:
+            process.wait(LONG_ENOUGH)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        banner.end()
+    assert process.returncode == 0, f"the server did not end well:\n{banner.text[-5000:]}"
+
+
+# -- the clients that run on Node ------------------------------------------------------------------
+
+
+def _do_without(what: str) -> NoReturn:
+    """Where a client cannot be had, a person's test run goes on; CI's does not."""
+    if "CI" in os.environ:
+        pytest.fail(what)
+    pytest.skip(what)
+
+
+def _run(command: list[str], folder: Path, seconds: float, **env: str) -> str:
+    """Why a command failed, or nothing."""
+    try:
+        done = subprocess.run(  # noqa: S603
+            command,
+            cwd=folder,
+            env={**os.environ, **env},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return f"{command[0]}: {done.stderr.strip()[-500:]}" if done.returncode else ""
+
+
+def _install(folder: Path) -> str:
+    """Why the pinned packages could not be installed, or nothing."""
+    shutil.rmtree(folder, ignore_errors=True)
+    chromium = folder / "chromium"
+    chromium.mkdir(parents=True)
+    for name in ("package.json", "package-lock.json", ".npmrc"):
+        shutil.copy(SCRIPTS / name, folder)
+    return (
+        _run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], folder, 300)
+        # Believing itself on a cloud function, the package unpacks its shared libraries too, all
+        # into the temporary folder: with those the browser needs nothing but libc of the machine.
+        or _run(
+            ["node", "--input-type=module", "--eval", UNPACK],
+            folder,
+            60,
+            TMPDIR=str(chromium),
+            AWS_EXECUTION_ENV="AWS_Lambda_nodejs20.x",
+        )
+    )
+
+
+@pytest.fixture(scope="session")
+def node() -> Path:
+    """A folder with the scripts and with the packages of the lock file, installed once."""
+    pinned = (SCRIPTS / "package-lock.json").read_bytes()
+    folder = KEPT / f"node-{hashlib.sha256(pinned).hexdigest()[:16]}"
+    ready = folder / ".ready"
+    KEPT.mkdir(parents=True, exist_ok=True)
+    with (KEPT / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two runs of the tests at once install them once
+        if not ready.exists():
+            for old in KEPT.glob("node-*"):
+                shutil.rmtree(old)
+            if problem := _install(folder):
+                _do_without(problem)
+            ready.touch()
+        for script in SCRIPTS.glob("*.mjs"):
+            shutil.copy(script, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def chromium(node: Path) -> Path:
+    """The folder with the browser and its libraries; the package has it for one kind of machine."""
+    folder = node / "chromium"
+    libraries = str(folder / "al2023" / "lib")
+    command = [str(folder / "chromium"), "--version"]
+    if problem := _run(command, folder, LONG_ENOUGH, LD_LIBRARY_PATH=libraries):
+        _do_without(problem)
+    return folder
+
+
+@pytest.fixture
+def play(node: Path, server: Server) -> Play:
+    """Runs a scenario with a client on Node; gives what the client understood."""
+
+    async def run(script: str, *words: str, **env: str) -> Any:
+        with trio.fail_after(LONG_ENOUGH):
+            done = await trio.run_process(
+                ["node", script, *words],
+                cwd=node,
+                env={
+                    **os.environ,
+                    "EDGE_BASE_URL": server.url,
+                    "EDGE_API_KEY": server.key,
+                    **env,
+                },
+                capture_stdout=True,
+                capture_stderr=True,
+                check=False,
+            )
+        assert done.returncode == 0, done.stderr.decode()
+        (line,) = done.stdout.splitlines()
+        return json.loads(line)
+
+    return run
