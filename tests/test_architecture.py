@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -111,3 +112,12 @@ def test_the_constraints_name_no_address_and_pin_every_hash() -> None:
     pins = re.findall(r"^[a-z0-9_.-]+==\S+", text, re.MULTILINE)
     assert len(pins) > 20
     assert text.count("--hash=sha256:") >= len(pins)
+
+
+def test_the_lock_of_the_node_clients_names_no_address_and_pins_every_hash() -> None:
+    lock = json.loads((ROOT / "tests" / "edge" / "node" / "package-lock.json").read_text())
+    packages = {name: package for name, package in lock["packages"].items() if name}
+    assert len(packages) > 20
+    for name, package in packages.items():
+        assert "resolved" not in package, name
+        assert package["integrity"].startswith("sha512-"), name

@@ -1,0 +1,99 @@
+// The AI SDK over both of its providers that speak Chat Completions: `streamText`, objects, errors, abort.
+import { createOpenAI } from "@ai-sdk/openai";
+import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
+import { APICallError, Output, generateText, stepCountIs, streamText, tool } from "ai";
+import { apiKey, baseURL, failures, giveUp, meeting, model, outputs } from "./shared.mjs";
+import { parameters, play, wrongKey } from "./shared.mjs";
+
+const providers = {
+  openai: (key) => createOpenAI({ baseURL, apiKey: key }).chat,
+  compatible: (key) =>
+    createOpenAICompatible({
+      name: "edge",
+      baseURL,
+      apiKey: key,
+      includeUsage: true,
+      supportsStructuredOutputs: true,
+    }),
+};
+const provider = (key = apiKey) => providers[process.argv[3]](key);
+const ask = (prompt, more = {}) => ({
+  model: provider()(model),
+  prompt,
+  maxRetries: 0,
+  onError: () => {}, // it would write to the console
+  ...more,
+});
+const declared = (execute) =>
+  Object.fromEntries(
+    Object.entries(parameters).map(([name, inputSchema]) => [
+      name,
+      tool({ inputSchema, strict: true, ...(execute && { execute: outputs[name] }) }),
+    ]),
+  );
+const calls = (made) => made.map(({ toolCallId: id, toolName: name, input }) => ({ id, name, input }));
+
+async function streamed(prompt, more = {}) {
+  const result = streamText(ask(prompt, more));
+  let content = "";
+  let pieces = 0;
+  for await (const part of result.fullStream) {
+    if (part.type === "error") throw part.error;
+    if (part.type !== "text-delta") continue;
+    content += part.text;
+    pieces += 1;
+  }
+  const [made, finish, usage] = [await result.toolCalls, await result.finishReason, await result.usage];
+  return { content, calls: calls(made), finish, pieces, tokens: usage.totalTokens };
+}
+
+async function looped(prompt) {
+  const result = streamText(ask(prompt, { tools: declared(true), stopWhen: stepCountIs(2) }));
+  await result.consumeStream();
+  const [first, second] = await result.steps;
+  const ran = first.toolResults.map(({ output }) => output);
+  return { final: second.text, ran, finishes: [first.finishReason, second.finishReason] };
+}
+
+const describe = (error) => ({
+  api: APICallError.isInstance(error),
+  status: error.statusCode ?? null,
+  code: error.data?.error?.code ?? error.error?.code ?? error.code ?? null,
+  param: error.data?.error?.param ?? null,
+  message: error.message ?? String(error),
+});
+
+await play({
+  text: () => streamed("TEXT"),
+  text_at_once: async () => {
+    const { text, finishReason, toolCalls } = await generateText(ask("TEXT"));
+    return { content: text, calls: calls(toolCalls), finish: finishReason };
+  },
+  one_call: () => streamed("ONECALL", { tools: declared() }),
+  three_calls: () => streamed("BURST", { tools: declared() }),
+  loop: () => looped("Please use readNote"),
+  loop_of_three: () => looped("BURST"),
+  structured: async () => {
+    const form = ask("When do we meet?", { output: Output.object({ schema: meeting }) });
+    const streaming = streamText(form);
+    return [(await generateText(form)).output, await streaming.output];
+  },
+  errors: () =>
+    failures(
+      {
+        wrong_key: () => generateText(ask("TEXT", { model: provider(wrongKey)(model) })),
+        limit: () => generateText(ask("E429")),
+        limit_streamed: () => streamed("E429"),
+        mid_stream: () => streamed("CUT"),
+      },
+      describe,
+    ),
+  abort: () =>
+    giveUp(
+      async (abortSignal, hear) => {
+        const result = streamText(ask("HANG", { abortSignal }));
+        for await (const text of result.textStream) hear(text);
+      },
+      async () => (await generateText(ask("TEXT"))).text,
+    ),
+});
