@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import pytest
 
-from .conftest import Play
-
-Visit: TypeAlias = Callable[[str], Awaitable[Any]]
+from .conftest import Play, Told
 
 WELCOME = {
     "status": 204,
@@ -21,11 +17,8 @@ WELCOME = {
 
 
 @pytest.fixture
-def visit(play: Play, chromium: Path) -> Visit:
-    async def run(scenario: str) -> Any:
-        return await play("browser.mjs", scenario, EDGE_CHROMIUM=str(chromium))
-
-    return run
+def visits(play: Play, chromium: Path) -> Told:
+    return play("browser.mjs", str(chromium))
 
 
 def words(body: str) -> str:
@@ -34,8 +27,8 @@ def words(body: str) -> str:
     return "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
 
 
-async def test_a_page_may_send_its_own_headers_and_reads_the_stream(visit: Visit) -> None:
-    told = await visit("streamed")
+def test_a_page_may_send_its_own_headers_and_reads_the_stream(visits: Told) -> None:
+    told = visits["streamed"]
     assert (told["status"], told["type"]) == (200, "text/event-stream; charset=utf-8")
     assert words(told["body"]) == "Hello, wörld 🌍!"
     assert told["body"].endswith("data: [DONE]\n\n")
@@ -43,27 +36,27 @@ async def test_a_page_may_send_its_own_headers_and_reads_the_stream(visit: Visit
     assert told["identified"]  # the page can read the request's id
 
 
-async def test_a_page_reads_the_first_words_while_the_rest_is_not_there_yet(visit: Visit) -> None:
-    told = await visit("first_words")
+def test_a_page_reads_the_first_words_while_the_rest_is_not_there_yet(visits: Told) -> None:
+    told = visits["first_words"]
     assert told["left"]
     assert words(told["body"]) == "Wait"
     assert "[DONE]" not in told["body"]
 
 
-async def test_a_page_can_read_why_it_was_refused(visit: Visit) -> None:
-    told = await visit("wrong_key")
+def test_a_page_can_read_why_it_was_refused(visits: Told) -> None:
+    told = visits["wrong_key"]
     assert told["status"] == 401
     assert json.loads(told["body"])["error"]["code"] == "invalid_api_key"
     assert told["identified"]
 
 
-async def test_a_page_of_an_unknown_origin_is_stopped_before_its_request(visit: Visit) -> None:
-    told = await visit("elsewhere")
+def test_a_page_of_an_unknown_origin_is_stopped_before_its_request(visits: Told) -> None:
+    told = visits["elsewhere"]
     assert told["failed"] == "page.evaluate: TypeError: Failed to fetch"
     assert told["refusals"] == ["PreflightMissingAllowOriginHeader"]
 
 
-async def test_a_page_of_an_unknown_origin_cannot_read_a_simple_answer(visit: Visit) -> None:
-    told = await visit("elsewhere_simple")
+def test_a_page_of_an_unknown_origin_cannot_read_a_simple_answer(visits: Told) -> None:
+    told = visits["elsewhere_simple"]
     assert told["failed"] == "page.evaluate: TypeError: Failed to fetch"
     assert told["refusals"] == ["MissingAllowOriginHeader"]

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 
-from .conftest import Play
-
-Scenario: TypeAlias = Callable[[str], Awaitable[Any]]
+from .conftest import Play, Told
 
 CLIENTS = {
-    "openai": ("openai_chat.mjs", ()),
-    "ai-sdk": ("ai_sdk.mjs", ("openai",)),
-    "ai-sdk-compatible": ("ai_sdk.mjs", ("compatible",)),
-    "langchain": ("langchain.mjs", ()),
+    "openai": ("openai_chat.mjs",),
+    "ai-sdk": ("ai_sdk.mjs", "openai"),
+    "ai-sdk-compatible": ("ai_sdk.mjs", "compatible"),
+    "langchain": ("langchain.mjs",),
 }
 ABORTED = {
     "openai": "APIUserAbortError",
@@ -38,68 +35,63 @@ def client(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def scenario(client: str, play: Play) -> Scenario:
-    script, words = CLIENTS[client]
-
-    async def run(name: str) -> Any:
-        return await play(script, name, *words)
-
-    return run
+def told(client: str, play: Play) -> Told:
+    return play(*CLIENTS[client])
 
 
-def finish(told: dict[str, Any]) -> str:
+def finish(answer: dict[str, Any]) -> str:
     """The finish reason; the AI SDK has a spelling of its own."""
-    return str(told["finish"]).replace("-", "_")
+    return str(answer["finish"]).replace("-", "_")
 
 
-async def test_text_arrives_in_pieces_with_its_count_of_tokens(scenario: Scenario) -> None:
-    told = await scenario("text")
-    assert (told["content"], told["calls"], finish(told)) == (HELLO, [], "stop")
-    assert told["pieces"] > 1
-    assert told["tokens"] == 153
+def test_text_arrives_in_pieces_with_its_count_of_tokens(told: Told) -> None:
+    answer = told["text"]
+    assert (answer["content"], answer["calls"], finish(answer)) == (HELLO, [], "stop")
+    assert answer["pieces"] > 1
+    assert answer["tokens"] == 153
 
 
-async def test_text_arrives_at_once_where_no_stream_is_asked_for(scenario: Scenario) -> None:
-    told = await scenario("text_at_once")
-    assert (told["content"], told["calls"], finish(told)) == (HELLO, [], "stop")
+def test_text_arrives_at_once_where_no_stream_is_asked_for(told: Told) -> None:
+    answer = told["text_at_once"]
+    assert (answer["content"], answer["calls"], finish(answer)) == (HELLO, [], "stop")
 
 
-async def test_one_call_arrives_after_its_text(scenario: Scenario) -> None:
-    told = await scenario("one_call")
+def test_one_call_arrives_after_its_text(told: Told) -> None:
+    answer = told["one_call"]
     call = {"id": "call_a", "name": "localSearch", "input": {"query": "x", "n": 1}}
-    assert (told["content"], told["calls"]) == ("Let me look.", [call])
-    assert finish(told) == "tool_calls"
+    assert (answer["content"], answer["calls"]) == ("Let me look.", [call])
+    assert finish(answer) == "tool_calls"
 
 
-async def test_three_calls_arrive_in_order(scenario: Scenario) -> None:
-    told = await scenario("three_calls")
-    assert told["calls"] == [
+def test_three_calls_arrive_in_order(told: Told) -> None:
+    answer = told["three_calls"]
+    assert answer["calls"] == [
         {"id": "call_a", "name": "localSearch", "input": {"query": "a"}},
         {"id": "call_b", "name": "readNote", "input": {"path": "b.md"}},
         {"id": "call_c", "name": "localSearch", "input": {"query": "a"}},
     ]
-    assert (told["content"], finish(told)) == ("On it.", "tool_calls")
+    assert (answer["content"], finish(answer)) == ("On it.", "tool_calls")
 
 
-async def test_a_tool_runs_and_the_model_answers_with_what_it_said(scenario: Scenario) -> None:
-    told = await scenario("loop")
-    assert told["ran"] == ["note Please use readNote"]
-    assert told["final"] == "The tool said: note Please use readNote"
+def test_a_tool_runs_and_the_model_answers_with_what_it_said(told: Told) -> None:
+    answer = told["loop"]
+    assert answer["ran"] == ["note Please use readNote"]
+    assert answer["final"] == "The tool said: note Please use readNote"
 
 
-async def test_three_tools_run_before_the_model_answers(scenario: Scenario) -> None:
-    told = await scenario("loop_of_three")
-    assert told["ran"] == ["found a", "note b.md", "found a"]
-    assert told["final"] == "The tool said: found a"
+def test_three_tools_run_before_the_model_answers(told: Told) -> None:
+    answer = told["loop_of_three"]
+    assert answer["ran"] == ["found a", "note b.md", "found a"]
+    assert answer["final"] == "The tool said: found a"
 
 
-async def test_a_form_is_filled_in_streamed_or_not(scenario: Scenario) -> None:
-    assert await scenario("structured") == [MEETING, MEETING]
+def test_a_form_is_filled_in_streamed_or_not(told: Told) -> None:
+    assert told["structured"] == [MEETING, MEETING]
 
 
-async def test_an_error_keeps_its_status_and_its_code(scenario: Scenario) -> None:
-    told = await scenario("errors")
-    facts = {name: (error["status"], error["code"]) for name, error in told.items()}
+def test_an_error_keeps_its_status_and_its_code(told: Told) -> None:
+    errors = told["errors"]
+    facts = {name: (error["status"], error["code"]) for name, error in errors.items()}
     expected: dict[str, tuple[int | None, str]] = {
         "wrong_field": (400, "invalid_request_error"),
         "wrong_key": (401, "invalid_api_key"),
@@ -112,9 +104,9 @@ async def test_an_error_keeps_its_status_and_its_code(scenario: Scenario) -> Non
     assert {"wrong_key", "limit", "limit_streamed", "mid_stream"} <= set(facts)
 
 
-async def test_each_error_is_of_the_openai_sdk_s_own_class(play: Play) -> None:
-    told = await play("openai_chat.mjs", "errors")
-    assert {name: error["name"] for name, error in told.items()} == {
+def test_each_error_is_of_the_openai_sdk_s_own_class(play: Play) -> None:
+    errors = play("openai_chat.mjs")["errors"]
+    assert {name: error["name"] for name, error in errors.items()} == {
         "wrong_field": "BadRequestError",
         "wrong_key": "AuthenticationError",
         "unknown_model": "NotFoundError",
@@ -122,13 +114,13 @@ async def test_each_error_is_of_the_openai_sdk_s_own_class(play: Play) -> None:
         "limit_streamed": "RateLimitError",
         "mid_stream": "APIError",
     }
-    assert told["wrong_field"]["param"] == "tools"
-    assert all(error["request"] for error in told.values())  # each can be found in the log
+    assert errors["wrong_field"]["param"] == "tools"
+    assert all(error["request"] for error in errors.values())  # each can be found in the log
 
 
-async def test_who_gives_up_is_free_at_once_and_the_next_question_is_answered(
-    client: str, scenario: Scenario
+def test_who_gives_up_is_free_at_once_and_the_next_question_is_answered(
+    client: str, told: Told
 ) -> None:
-    told = await scenario("abort")
-    assert (told["heard"], told["ended"], told["next"]) == ("Wait", ABORTED[client], HELLO)
-    assert told["ms"] < SOON
+    answer = told["abort"]
+    assert (answer["heard"], answer["ended"], answer["next"]) == ("Wait", ABORTED[client], HELLO)
+    assert answer["ms"] < SOON

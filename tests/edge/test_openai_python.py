@@ -223,7 +223,7 @@ ERRORS: Final[dict[str, tuple[Attempt, type[openai.APIStatusError], str, str | N
         lambda client: client.models.retrieve("no-such-model"),
         openai.NotFoundError,
         "model_not_found",
-        None,
+        "model",
     ),
     "an unknown route": (
         lambda client: client.post("/nowhere", cast_to=object),

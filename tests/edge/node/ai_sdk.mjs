@@ -16,7 +16,7 @@ const providers = {
       supportsStructuredOutputs: true,
     }),
 };
-const provider = (key = apiKey) => providers[process.argv[3]](key);
+const provider = (key = apiKey) => providers[process.argv[2]](key);
 const ask = (prompt, more = {}) => ({
   model: provider()(model),
   prompt,

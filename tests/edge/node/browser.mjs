@@ -5,7 +5,7 @@ import { apiKey, baseURL, model, play, wrongKey } from "./shared.mjs";
 
 // Everything that the page tries to reach is on this machine; no other name is even looked up.
 const RULES = "MAP localhost 127.0.0.1, MAP elsewhere.test 127.0.0.1, MAP * ~NOTFOUND";
-const unpacked = process.env.EDGE_CHROMIUM;
+const unpacked = process.argv[2];
 
 // Runs in the page: posts a streamed chat completion and reads it piece by piece.
 async function converse({ url, key, model, words, until }) {
@@ -56,29 +56,27 @@ async function watched(page, origin) {
   return seen;
 }
 
+const site = createServer((_, response) => {
+  response.setHeader("content-type", "text/html");
+  response.end("<!doctype html><title>a page</title>");
+});
+await new Promise((listening) => site.listen(0, "127.0.0.1", listening));
+const browser = await chromium.launch({
+  executablePath: `${unpacked}/chromium`,
+  env: { ...process.env, LD_LIBRARY_PATH: `${unpacked}/al2023/lib` },
+  args: [`--host-resolver-rules=${RULES}, EXCLUDE 127.0.0.1`, "--disable-gpu"],
+  timeout: 20_000,
+});
+
 async function visit(host, ask) {
-  const site = createServer((_, response) => {
-    response.setHeader("content-type", "text/html");
-    response.end("<!doctype html><title>a page</title>");
-  });
-  await new Promise((listening) => site.listen(0, "127.0.0.1", listening));
-  const browser = await chromium.launch({
-    executablePath: `${unpacked}/chromium`,
-    env: { ...process.env, LD_LIBRARY_PATH: `${unpacked}/al2023/lib` },
-    args: [`--host-resolver-rules=${RULES}, EXCLUDE 127.0.0.1`, "--disable-gpu"],
-    timeout: 20_000,
-  });
-  try {
-    const page = await browser.newPage();
-    const origin = `http://${host}:${site.address().port}`;
-    await page.goto(origin);
-    const seen = await watched(page, origin);
-    const answer = await ask(page).catch((error) => ({ failed: error.message.split("\n")[0] }));
-    return { ...answer, ...seen };
-  } finally {
-    await browser.close();
-    site.close();
-  }
+  const context = await browser.newContext(); // remembers no preflight of another visit
+  const page = await context.newPage();
+  const origin = `http://${host}:${site.address().port}`;
+  await page.goto(origin);
+  const seen = await watched(page, origin);
+  const answer = await ask(page).catch((error) => ({ failed: error.message.split("\n")[0] }));
+  await context.close();
+  return { ...answer, ...seen };
 }
 
 const url = `${baseURL}/chat/completions`;
@@ -95,3 +93,5 @@ await play({
       page.evaluate((address) => fetch(address).then(() => ({ read: true })), `${baseURL}/models`),
     ),
 });
+await browser.close();
+site.close();
