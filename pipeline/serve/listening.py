@@ -15,6 +15,7 @@ from hypercorn.config import Config
 
 from pipeline.errors import UsageError
 from pipeline.serve.app import Server
+from pipeline.serve.http1 import TcpConnection
 from pipeline.settings import Settings
 
 LAST_WORDS: Final = 2.0
@@ -22,7 +23,6 @@ LAST_WORDS: Final = 2.0
 BACKLOG: Final = 1024
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 # Their annotations are half unknown.
-_TCPServer: Any = import_module("hypercorn.trio.tcp_server").TCPServer
 _WorkerContext: Any = import_module("hypercorn.trio.worker_context").WorkerContext
 _ASGIWrapper: Any = import_module("hypercorn.app_wrappers").ASGIWrapper
 
@@ -76,22 +76,30 @@ class Listening:
     ) -> None:
         listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(s)) for s in sockets]
         async with trio.open_nursery() as connections:
-            async with trio.open_nursery() as accepting:
+            try:
+                async with trio.open_nursery() as accepting:
 
-                async def accept() -> None:
-                    await trio.serve_listeners(self._serve, listeners, handler_nursery=connections)
+                    async def accept() -> None:
+                        await trio.serve_listeners(
+                            self._serve, listeners, handler_nursery=connections
+                        )
 
-                accepting.start_soon(accept)
-                task_status.started()
-                await stop()
-                accepting.cancel_scope.cancel()
-            await self._end(connections)
+                    accepting.start_soon(accept)
+                    task_status.started()
+                    await stop()
+                    accepting.cancel_scope.cancel()
+                await self._end()
+            finally:
+                # Hypercorn's sends cannot be cancelled, but they can fail.
+                for stream in list(self._streams):
+                    stream.socket.close()
+                connections.cancel_scope.cancel()
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         self._streams.add(stream)
         app = _ASGIWrapper(self._server)
         try:
-            await _TCPServer(app, self._config, self._context, {}, stream)
+            await TcpConnection(app, self._config, self._context, {}, stream).run()
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the client went away
         except* Exception as group:  # noqa: BLE001  # one connection's bug is not the server's end
@@ -101,7 +109,7 @@ class Listening:
             if not self._streams:
                 self._last_left.set()
 
-    async def _end(self, connections: trio.Nursery) -> None:
+    async def _end(self) -> None:
         """Let answers finish; then end them; then hang up on whoever does not read."""
         await self._context.terminated.set()  # connections that are idle close now
         if not await self._quiet_within(self._grace):
@@ -109,9 +117,6 @@ class Listening:
         self._server.time_is_up.set()
         if not await self._quiet_within(LAST_WORDS):
             _log.warning("hanging up", connections=len(self._streams))
-        for stream in list(self._streams):
-            stream.socket.close()  # hypercorn's sends cannot be cancelled, but they can fail
-        connections.cancel_scope.cancel()
 
     async def _quiet_within(self, seconds: float) -> bool:
         if self._streams:
