@@ -19,9 +19,9 @@ from pipeline.serve import chat, health, models
 from pipeline.serve.admission import Admission, Limits
 from pipeline.serve.answers import here, json_response
 from pipeline.serve.auth import Keys
-from pipeline.serve.body import MIB, read_json
+from pipeline.serve.body import DRAINED, MIB, read_json, too_large
 from pipeline.serve.closing import EndedByServer
-from pipeline.serve.connection import Connection
+from pipeline.serve.connection import BoundedRequest, Connection, NoWebsocket
 from pipeline.serve.door import Door
 from pipeline.serve.exchange import HEALTH, Exchange
 from pipeline.serve.metrics import Metrics
@@ -40,6 +40,8 @@ class Server(QuartTrio):
     """One endpoint over one backend: every request is a turn through the recipe, or several."""
 
     asgi_http_class = Connection
+    asgi_websocket_class = NoWebsocket  # type: ignore[assignment]
+    request_class = BoundedRequest
 
     def __init__(self, settings: Settings, recipe: Pipeline, door: Door) -> None:
         super().__init__("pipeline.serve", static_folder=None)
@@ -63,14 +65,24 @@ class Server(QuartTrio):
         """Set when answers that are still being made must be ended."""
         self.url_map.strict_slashes = False
         self.url_map.merge_slashes = False
+        self.config["MAX_CONTENT_LENGTH"] = int(settings.body_limit_mb * MIB)
+
+    def create_url_adapter(self, request: Any) -> Any:
+        """Routes are the same for every Host, so a strange one must not keep them from matching."""
+        if request is None:
+            return super().create_url_adapter(request)
+        return self.url_map.bind("localhost", path_info=request.path, default_method=request.method)
 
     async def read_json(self) -> Any:
         """The body of the request being served."""
         settings = self.options
+        limit = int(settings.body_limit_mb * MIB)
+        if (request.content_length or 0) > limit * DRAINED:
+            raise too_large(limit)
         body = await read_json(
             request.body,
             request.headers.get("Content-Encoding", ""),
-            limit=int(settings.body_limit_mb * MIB),
+            limit=limit,
             seconds=settings.read_timeout,
         )
         if settings.log_content:

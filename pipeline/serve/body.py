@@ -19,6 +19,8 @@ LARGEST_WINDOW: Final = 8 * MIB
 DRAINED: Final = 4
 """A body that is too large is read on for so many times the limit: a client that is cut off in the
 middle of sending never reads why."""
+MOST_MEMBERS: Final = 64
+"""Each member of a gzip body costs a copy of what follows it."""
 _decode: Final = msgspec.json.Decoder().decode
 
 
@@ -44,7 +46,7 @@ async def _read(chunks: AsyncIterable[bytes], limit: int) -> bytes:
         elif size > limit * DRAINED:
             break
     if size > limit:
-        raise _too_large(limit)
+        raise too_large(limit)
     return b"".join(parts)
 
 
@@ -64,24 +66,26 @@ def unpack(data: bytes, encoding: str, limit: int) -> bytes:
                 "unsupported_media_type",
             )
     if len(unpacked) > limit:
-        raise _too_large(limit)
+        raise too_large(limit)
     return unpacked
 
 
 def _gunzip(data: bytes, limit: int) -> bytes:
     unpacked = b""
-    while data:  # a body may have several members
+    for _ in range(MOST_MEMBERS):
+        if not data:
+            return unpacked
         member = zlib.decompressobj(wbits=31)
         try:
             unpacked += member.decompress(data, limit + 1 - len(unpacked))
         except zlib.error as error:
             raise _refusal(400, f"the body is not gzip: {error}") from None
         if len(unpacked) > limit:
-            break
+            return unpacked
         if not member.eof:
             raise _refusal(400, "the body is not gzip: it ends in the middle")
         data = member.unused_data
-    return unpacked
+    raise _refusal(400, f"the body has more than {MOST_MEMBERS} gzip members; send one")
 
 
 def _unzstd(data: bytes, limit: int) -> bytes:
@@ -103,7 +107,7 @@ def parse(data: bytes) -> Any:
         raise _refusal(400, "the body is nested too deeply; send something flatter") from None
 
 
-def _too_large(limit: int) -> ProxyError:
+def too_large(limit: int) -> ProxyError:
     return _refusal(
         413,
         f"the body is larger than {limit / MIB:g} MiB; send less, or raise PROXY_BODY_LIMIT_MB",
