@@ -28,6 +28,8 @@ from pipeline.turn import OutputMode, Turn
 MOST_CHOICES: Final = 8
 MOST_STOPS: Final = 4
 LONGEST_STOP: Final = 1000
+MOST_SHOWN: Final = 32
+LONGEST_SHOWN: Final = 80
 _MUST: Final = ("model", "messages")
 AS_JSON: Final = (
     "Answer with exactly one JSON object and nothing else: no words around it, no code fence."
@@ -115,10 +117,10 @@ class ChatRequest:
     def refuse_ignored(self) -> None:
         """Raise ProxyError for the first parameter that has no effect, if there is one."""
         if self.ignored:
-            names = ", ".join(self.ignored)
+            listed = ", ".join(name[:LONGEST_SHOWN] for name in self.ignored[:MOST_SHOWN])
             raise refusal(
-                self.ignored[0],
-                f"has no effect here, and the request is strict about that; leave out: {names}",
+                self.ignored[0][:LONGEST_SHOWN],
+                f"has no effect here, and the request is strict about that; leave out: {listed}",
             )
 
     def turn(

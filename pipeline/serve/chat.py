@@ -52,12 +52,11 @@ async def _answer(server: Server) -> Response:
     exchange.model, exchange.stream = turn.model, bool(turn.stream)
     exchange.facts |= {"messages": len(turn.items), "tools": len(turn.tools), "n": wish.n}
     exchange.parsed = trio.current_time()
-    place = await server.admission.enter(exchange.caller, wish.n)
-    exchange.admitted = trio.current_time()
-    options = evolve(recipes.chat_options(server.options, turn), choices=wish.n)
-    if turn.stream:
-        return await _stream(server, exchange, turn, options, place, headers)
-    with place:
+    with await server.admission.enter(exchange.caller, wish.n) as place:
+        exchange.admitted = trio.current_time()
+        options = evolve(recipes.chat_options(server.options, turn), choices=wish.n)
+        if turn.stream:
+            return await _stream(server, exchange, turn, options, place, headers)
         sink = ChatJson(options)
         exchange.answer = sink.answer
         sources = server.sources(exchange, turn, options.choices)
@@ -79,9 +78,10 @@ async def _stream(  # noqa: PLR0913, PLR0917
     sink = ChatSse(options, write)
     exchange.answer = sink.answer
     sources = server.sources(exchange, turn, options.choices)
+    taken = place.pop_all()  # from here on the stream's own
 
     async def work() -> Failure | None:
-        with place, server.metrics.streams.track_inprogress():
+        with taken, server.metrics.streams.track_inprogress():
             return await run_choices(server.recipe, sources, sink, turn, exchange.ledgers)
 
     exchange.start(outlet.run, work)

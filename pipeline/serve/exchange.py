@@ -93,7 +93,7 @@ class Exchange:
         if self.client_left:
             line["client_left"] = True
         if self.failure is not None:
-            line |= {"error_code": self.failure.code, "error": self.failure.message}
+            line |= {"error_code": self.failure.code, **_why(self.failure)}
         return line
 
 
@@ -113,8 +113,15 @@ def _told(answer: ChatAnswer) -> dict[str, Any]:
         line["completion_tokens"] = usage["completion_tokens"]
     hidden = [choice.failure for choice in answer.choices if choice.failure and choice.calls]
     if hidden:  # the client has its calls; what failed after them is for the operator
-        line |= {"error_after_calls": hidden[0].code, "error": hidden[0].message}
+        line |= {"error_after_calls": hidden[0].code, **_why(hidden[0])}
     return line
+
+
+def _why(failure: Failure) -> dict[str, Any]:
+    """What went wrong. A wrong request is quoted in its refusal, so the log names the field."""
+    if failure.status == 400:
+        return {"error_param": failure.param and failure.param[:100]}
+    return {"error": failure.message}
 
 
 def _ms(seconds: float) -> float:

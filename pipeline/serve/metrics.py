@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
+from pipeline.errors import Failure
 from pipeline.serve.admission import Admission
 from pipeline.serve.exchange import Exchange
 
@@ -67,7 +68,7 @@ class Metrics:
             if exchange.first_byte:
                 self.ttft.labels(mode).observe(exchange.first_byte - exchange.started)
         if exchange.failure is not None:
-            self.errors.labels(exchange.failure.code or "none").inc()
+            self._count_error(exchange.failure)
         if exchange.client_left:
             self.left.labels(mode).inc()
         self._count_answer(exchange)
@@ -80,7 +81,11 @@ class Metrics:
             for call in choice.calls:
                 self.calls.labels(call.origin).inc()
             if choice.failure is not None and choice.calls:
-                self.errors.labels(choice.failure.code or "none").inc()
+                self._count_error(choice.failure)
+
+    def _count_error(self, failure: Failure) -> None:
+        # Codes may be the upstream's own.
+        self.errors.labels(self._known(failure.code or "none")).inc()
 
     def _count_stages(self, exchange: Exchange) -> None:
         for stage in (stage for ledger in exchange.ledgers for stage in ledger):
