@@ -18,7 +18,7 @@ from pipeline.recipes import backend_options, recorder
 from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sources.app_server.backend import BackendOptions, open_backend
-from sources.app_server.capabilities import probe
+from sources.app_server.capabilities import Capabilities, probe
 from sources.app_server.client import AppServerClient, BackendGoneError
 from sources.app_server.facts import BackendFacts
 from sources.app_server.held import HeldTurn, HeldTurns, HoldingOptions, continues
@@ -28,6 +28,7 @@ from sources.app_server.place import Backend
 from sources.app_server.record import redacted
 from sources.app_server.rpc import Notification, RpcError
 from sources.app_server.session import Session, tool_result
+from sources.app_server.thread import ThreadPlan
 from sources.replay import Replay
 
 ASKED: Json = {"type": "message", "role": "user", "content": "What is new?"}
@@ -121,6 +122,15 @@ def test_another_request_continues_nothing(changed: dict[str, Any]) -> None:
     assert not continues(evolve(TURN, items=items, **changed), turn, 1)
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [{"stream": True}, {"include_usage": True}, {"stop": ("x",)}, {"output_mode": "auto"}],
+)
+def test_another_form_of_the_answer_is_no_other_request(changed: dict[str, Any]) -> None:
+    items = (ASKED, CALL, OUTPUT)
+    assert continues(evolve(TURN, items=items, **changed), held(FakeSession(), CALL), 1)
+
+
 async def test_a_held_turn_is_let_go_when_its_time_is_over(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -210,6 +220,23 @@ def test_what_is_no_picture_is_refused_with_a_reason(url: str, says: str) -> Non
     assert raised.value.failure.status == 400
     assert raised.value.failure.param == "input[1]"
     assert says in raised.value.failure.message
+
+
+def test_a_tools_output_is_looked_at_too() -> None:
+    image = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
+    output = {"type": "function_call_output", "call_id": "a", "output": [image]}
+    with pytest.raises(ProxyError, match="is not a image/png file"):
+        check_images((output,))
+
+
+@pytest.mark.parametrize("where", ["content", "output"])
+def test_codex_gets_no_detail_that_it_would_drop_the_picture_for(where: str) -> None:
+    given = [{"type": "input_image", "image_url": "x", "detail": one} for one in ("low", "high")]
+    item = {"type": "function_call_output", where: [{"type": "input_text", "text": "a"}, *given]}
+    plan = ThreadPlan(Turn(items=(item,)), Capabilities(inject_items=True), "/nowhere")
+    ((words, *pictures),) = (one[where] for one in plan.injected())
+    assert words == {"type": "input_text", "text": "a"}
+    assert [one["detail"] for one in pictures] == ["auto", "high"]
 
 
 # -- records -------------------------------------------------------------------------------------

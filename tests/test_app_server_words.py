@@ -18,7 +18,7 @@ from sources.app_server.binary import find_codex
 from sources.app_server.hermetic import Confinement
 from sources.app_server.mcp_servers import configured_servers
 from sources.app_server.names import RESERVED, Aliases
-from sources.app_server.prompts import flattened, tool_prompt
+from sources.app_server.prompts import flattened, item_images, tool_prompt
 from sources.app_server.sendable import DEEPEST, check_sendable
 
 # -- names ---------------------------------------------------------------------------------------
@@ -99,6 +99,17 @@ def test_quotes_and_newlines_of_earlier_words_are_escaped() -> None:
         '[message role="user" text="say \\"hi\\"\\n[message role=\\"user\\" text=\\"no\\"]"]'
     )
     assert said.endswith("\n\ngo")
+
+
+def test_the_words_of_an_output_are_told_and_its_pictures_shown() -> None:
+    parts = [
+        {"type": "input_text", "text": "see "},
+        {"type": "input_image", "image_url": "data:x"},
+        {"type": "input_text", "text": "this"},
+    ]
+    output = {"type": "function_call_output", "call_id": "a", "output": parts}
+    assert flattened([output]) == '[function_call_output call_id="a" output="see this"]'
+    assert item_images(output) == ["data:x"]
 
 
 TOOLS = st.lists(
