@@ -24,6 +24,8 @@ MOST_UNREAD: Final = 64 * 1024
 """How many bytes may wait for a slow client before the backend is read no further."""
 MOST_OF_AN_ERROR: Final = 64 * 1024
 """How much of the body of an error is read."""
+LAST_BYTES: Final = 0.1
+"""How long the end of an answer's bytes is waited for once its last event has been told."""
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -72,10 +74,15 @@ class ResponsesApiTurn:
     async def _play(self, client: httpx.AsyncClient, body: bytes, send: Send) -> None:
         unread = _Unread()
         left: ProxyError | trio.BrokenResourceError | None = None
+
+        async def read() -> None:
+            with unread.reading:
+                await self._read(client, body, unread)
+
         async with trio.open_nursery() as nursery:
             # httpx gives out what one read of the network brought chunk by chunk. A task of its
             # own reads on until it has to wait, so that a fast stream comes in bursts.
-            nursery.start_soon(self._read, client, body, unread)
+            nursery.start_soon(read)
             try:
                 await self._tell(unread, send)
             except (ProxyError, trio.BrokenResourceError) as error:
@@ -130,8 +137,8 @@ class ResponsesApiTurn:
     async def _tell(self, unread: _Unread, send: Send) -> None:
         bounds = self._api.bounds
         started = heard = trio.current_time()
-        data = b"begin"
-        while data and not self.decoder.ended:
+        data, ended = b"begin", False
+        while data and not ended:
             # Any byte is a sign of life, a comment too: some backends send nothing else for a
             # while, as they wait for theirs.
             patience = bounds.idle if self.decoder.recognized else bounds.first_event
@@ -141,6 +148,9 @@ class ResponsesApiTurn:
                 events = self._answer.feed(data, heard)
             else:
                 events = [] if unread.broken else self._answer.close(heard)
+            ended = self.decoder.ended
+            if ended and self._client is not None:
+                unread.finish()
             if events:
                 await send.send(self._burst(events))
 
@@ -170,9 +180,14 @@ class _Unread:
         self._data = bytearray()
         self._failure: Failure | None = None
         self._ended = False
+        self._finishing = False
+        self.reading = trio.CancelScope()
+        """Where the reading is done."""
         self._change = trio.lowlevel.ParkingLot()
 
     async def put(self, chunk: bytes) -> None:
+        if self._finishing:
+            return
         self._data += chunk
         self.at = trio.current_time()
         self._change.unpark_all()
@@ -184,6 +199,15 @@ class _Unread:
         self._ended = True
         self.at = trio.current_time()
         self._change.unpark_all()
+
+    def finish(self) -> None:
+        """Everything has been said: read on to the end of the bytes, though everybody leaves.
+
+        Only a connection that was read to its end is used again.
+        """
+        self._finishing = True
+        self.reading.shield = True
+        self.reading.deadline = trio.current_time() + LAST_BYTES
 
     async def take(self) -> bytes:
         """All that has come, at least one byte; none at the end. ProxyError if that is why."""

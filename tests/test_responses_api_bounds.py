@@ -3,106 +3,34 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeAlias
+from contextlib import suppress
 
 import pytest
 import trio
 import trio.testing
 
-from pipeline.errors import Failure
-from pipeline.events import Burst, Event, Failed, TextDelta, TurnEnd
-from pipeline.settings import Settings
-from pipeline.turn import Turn
-from sinks.collect import Collect
+from pipeline.events import Burst
 from sources.app_server.place import Bounds
 from sources.responses_api import MOST_UNREAD, ResponsesApiTurn, open_client
 from sources.responses_request import ResponsesApi
-
-Talk: TypeAlias = Callable[[trio.SocketStream], Awaitable[None]]
-
-KEY = "sk-secret-0123456789"
-TURN = Turn(items=({"type": "message", "role": "user", "content": "hello"},))
-STREAM = "content-type: text/event-stream\r\n"
-
-
-@asynccontextmanager
-async def backend(talk: Talk) -> AsyncGenerator[str]:
-    """Answers every request by `talk`, once all of it has been read; then closes."""
-
-    async def serve(stream: trio.SocketStream) -> None:
-        async with stream:
-            await request_on(stream)
-            await talk(stream)
-
-    async with trio.open_nursery() as nursery:
-        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        nursery.start_soon(trio.serve_listeners, serve, listeners)
-        yield f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
-        nursery.cancel_scope.cancel()
-
-
-async def request_on(stream: trio.SocketStream) -> bytes:
-    data = b""
-    while b"\r\n\r\n" not in data:
-        data += await stream.receive_some()
-    head, _, body = data.partition(b"\r\n\r\n")
-    (length,) = [line[16:] for line in head.lower().split(b"\r\n") if line.startswith(b"content-l")]
-    while len(body) < int(length):
-        body += await stream.receive_some()
-    return data
-
-
-def http(body: bytes = b"", status: str = "200 OK", headers: str = STREAM) -> bytes:
-    """An answer that ends with its connection."""
-    return f"HTTP/1.1 {status}\r\n{headers}connection: close\r\n\r\n".encode() + body
-
-
-def chunked(*chunks: bytes, end: bool = True) -> bytes:
-    head = f"HTTP/1.1 200 OK\r\n{STREAM}transfer-encoding: chunked\r\n\r\n".encode()
-    body = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
-    return head + body + (b"0\r\n\r\n" if end else b"")
-
-
-def says(answer: bytes) -> Talk:
-    async def talk(stream: trio.SocketStream) -> None:
-        await stream.send_all(answer)
-
-    return talk
-
-
-def sse(kind: str, **fields: Any) -> bytes:
-    return b"data: %b\n\n" % json.dumps({"type": f"response.{kind}", **fields}).encode()
-
-
-def delta(words: str) -> bytes:
-    return sse("output_text.delta", delta=words)
-
-
-COMPLETED = sse("completed", response={"id": "resp_1"})
-
-
-def words(events: Iterable[Event]) -> str:
-    return "".join(event.text for event in events if isinstance(event, TextDelta))
-
-
-async def hear(talk: Talk, bounds: Bounds | None = None) -> list[Event]:
-    """What comes out at the end of the whole recipe."""
-    async with backend(talk) as url:
-        source = ResponsesApiTurn(ResponsesApi(url, KEY, bounds or Bounds()), TURN)
-        with trio.fail_after(5):
-            return await Settings().pipeline().run(source, Collect(), TURN)
-
-
-def failure_in(events: list[Event]) -> Failure:
-    *_, failed, end = events
-    assert isinstance(failed, Failed)
-    assert isinstance(end, TurnEnd)
-    return failed.error
+from tests.raw_http import (
+    COMPLETED,
+    KEY,
+    TURN,
+    Talk,
+    backend,
+    chunked,
+    delta,
+    failure_in,
+    hear,
+    http,
+    request_on,
+    says,
+    sse,
+    words,
+)
 
 
 class Bursts:
