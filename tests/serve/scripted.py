@@ -21,7 +21,7 @@ from pipeline.serve.app import Server
 from pipeline.serve.door import Door
 from pipeline.serve.running import serving
 from pipeline.settings import Settings
-from pipeline.stage import Send
+from pipeline.stage import Send, Source
 from pipeline.turn import Turn
 
 CHAT = "/v1/chat/completions"
@@ -96,7 +96,7 @@ class ScriptedDoor:
     def counters(self) -> Counter[str]:
         return self.tally
 
-    def source(self, turn: Turn) -> ScriptedTurn:
+    def source(self, turn: Turn) -> Source:
         script = self._script(turn) if callable(self._script) else self._script
         self.asked.append(turn)
         self.turns.append(ScriptedTurn(script))
