@@ -12,8 +12,9 @@ import pytest
 import trio
 import trio.testing
 
+from pipeline.turn import Turn
 from sources.app_server import client as client_module
-from sources.app_server.capabilities import probe
+from sources.app_server.capabilities import Capabilities, probe
 from sources.app_server.client import (
     DECLINED,
     AppServerClient,
@@ -21,7 +22,10 @@ from sources.app_server.client import (
     BackendSilentError,
 )
 from sources.app_server.mailbox import MailboxClosedError
+from sources.app_server.place import Place
 from sources.app_server.rpc import OVERLOADED, RpcError, ServerRequest
+from sources.app_server.session import LATEST, LETTING_GO, Session
+from sources.app_server.thread import ThreadPlan
 from sources.app_server.transport import TransportClosedError
 
 APPROVAL = "item/commandExecution/requestApproval"
@@ -79,7 +83,7 @@ class Wire:
 async def connected() -> AsyncGenerator[tuple[Wire, AppServerClient]]:
     wire = Wire()
     client = AppServerClient(wire)
-    with trio.fail_after(300):
+    with trio.fail_after(2000):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.run)
             yield wire, client
@@ -324,3 +328,37 @@ async def test_a_request_that_was_given_up_is_forgotten(
             with pytest.raises(BackendSilentError):
                 await client.request("model/list", {}, timeout=0.01)
         assert client._pending == {}  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_a_thread_that_is_never_opened_is_not_waited_for_for_ever(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with connected() as (_, client), trio.open_nursery() as nursery:
+        place = Place(client, Capabilities(dynamic_tools=True), ".", nursery)
+        for _ in range(5):
+            session = Session(place)
+            with pytest.raises(BackendSilentError):
+                await session.start(ThreadPlan(Turn(), place.capabilities, "."))
+            nursery.start_soon(session.let_go)
+        await trio.sleep(LETTING_GO + 1)
+        assert client.load == 0
+        await trio.sleep(LATEST)
+        assert client._pending == {}  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_a_thread_whose_opening_was_given_up_is_deleted_when_it_opens(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with connected() as (wire, client), trio.open_nursery() as nursery:
+        place = Place(client, Capabilities(delete_thread=True), ".", nursery)
+        session = Session(place)
+        with pytest.raises(BackendSilentError):
+            await session.start(ThreadPlan(Turn(), place.capabilities, "."))
+        nursery.start_soon(session.let_go)
+        await trio.sleep(LATEST / 2)
+        (asked,) = wire.sent
+        wire.say({"id": asked["id"], "result": {"thread": {"id": "late"}}})
+        await trio.testing.wait_all_tasks_blocked()
+        assert wire.sent[-1]["method"] == "thread/delete"
+        assert wire.sent[-1]["params"] == {"threadId": "late"}
+        wire.say({"id": wire.sent[-1]["id"], "result": {}})

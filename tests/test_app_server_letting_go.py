@@ -135,6 +135,31 @@ async def test_a_client_that_leaves_before_the_turn_has_started_leaves_nothing_b
         assert ends(child) == told
 
 
+async def test_a_thread_that_is_opened_long_after_its_client_left_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "LETTING_GO", 0.05)
+    async with ChaosChild(tmp_path, "--delay", "thread/start=0.4").running() as child:
+        client = (await child.pool.lease()).client
+        before = len(child.told("thread/start"))
+        async with playing(child, "HANG"):
+            await child.until(lambda: len(child.told("thread/start")) > before)
+        await child.until(lambda: client.load == 0)
+        assert ends(child) == []  # nobody waits for it, and it is not forgotten
+        await until_let_go(child)
+        assert ends(child) == ["thread/delete"]
+
+
+async def test_a_thread_that_is_opened_after_its_turn_gave_up_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "LETTING_GO", 0.05)
+    async with ChaosChild(tmp_path, "--delay", "thread/start=0.4").running() as child:
+        assert failure(await play(child, "TEXT", QUICK)).status == 504
+        await until_let_go(child)
+        assert ends(child) == ["thread/delete"]
+
+
 async def test_a_client_that_leaves_before_there_is_a_backend_is_gone(tmp_path: Path) -> None:
     child = ChaosChild(tmp_path)
     async with playing(child, "HANG"):

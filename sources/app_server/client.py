@@ -226,19 +226,22 @@ class AppServerClient:
         params: Json,
         timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109
         *,
-        begun: Callable[[Pending], None] = lambda _: None,
+        begun: Callable[[Pending], None] | None = None,
     ) -> Json:
         """Ask, and wait for the answer. An overloaded backend is asked again, a little later.
 
-        `begun` is told of every attempt: whoever is cancelled can still wait for its answer.
+        `begun` is told of every attempt: whoever is cancelled can still wait for its answer, and
+        has it forgotten in the end.
         """
         for pause in (0.05, 0.2, 0.8, None):
             pending = self.begin(method, params)
-            begun(pending)
+            if begun is not None:
+                begun(pending)
             try:
                 return await pending.wait(timeout)
             except BackendSilentError:
-                self._forget(pending)
+                if begun is None:
+                    self.forget(pending)
                 raise
             except RpcError as error:
                 if error.code != OVERLOADED or pause is None:
@@ -255,7 +258,7 @@ class AppServerClient:
         self._post(message)
         return pending
 
-    def _forget(self, pending: Pending) -> None:
+    def forget(self, pending: Pending) -> None:
         """Nobody waits any more: a backend that never answers must not fill the memory."""
         for number in [n for n, asked in self._pending.items() if asked is pending]:
             del self._pending[number]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from pipeline.loose_json import Json, as_json, as_list, is_json, text_of
@@ -13,6 +14,8 @@ from sources.app_server.thread import ThreadPlan, thread_id, turn_id
 
 LETTING_GO: Final = 5.0
 """How long the end of a turn may take, behind the client's back."""
+LATEST: Final = 600.0
+"""How late a thread may be opened and still be deleted."""
 
 
 class Session:
@@ -106,15 +109,29 @@ class Session:
             return
         client = self.place.client
         try:
-            self.thread = self.thread or thread_id(await self._opening.wait(LETTING_GO))
+            self.thread = self.thread or await self._opened(self._opening)
+            client.close_mailbox(self.thread)  # from here on everything is late
+            await self._try(self._interrupt, "not interrupted")
+            await self._try(self._delete, "not let go")
         except (RpcError, BackendGoneError, BackendSilentError):
             return  # there is no thread
-        client.close_mailbox(self.thread)  # from here on everything is late
-        for step, problem in ((self._interrupt, "not interrupted"), (self._delete, "not let go")):
-            try:
-                await step()
-            except (RpcError, BackendGoneError, BackendSilentError):
-                client.counters[problem] += 1
+        finally:
+            for asked in filter(None, (self._opening, self._starting)):
+                client.forget(asked)
+
+    async def _opened(self, opening: Pending) -> str:
+        """The thread's id, however late: one that nobody deletes stays for ever."""
+        try:
+            return thread_id(await opening.wait(LETTING_GO))
+        except BackendSilentError:
+            self.release()  # it keeps nobody from leaving
+            return thread_id(await opening.wait(LATEST))
+
+    async def _try(self, step: Callable[[], Awaitable[None]], problem: str) -> None:
+        try:
+            await step()
+        except (RpcError, BackendGoneError, BackendSilentError):
+            self.place.client.counters[problem] += 1
 
     async def _interrupt(self) -> None:
         if self._starting is not None and not self.ended:
