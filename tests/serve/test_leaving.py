@@ -27,6 +27,12 @@ def tasks() -> int:
     return trio.lowlevel.current_statistics().tasks_living
 
 
+async def settled() -> int:
+    """How many tasks there are once the server has begun to listen."""
+    await trio.testing.wait_all_tasks_blocked()
+    return tasks()
+
+
 async def leave_at(here: Served, request: bytes, when: bytes) -> None:
     """Send a request and leave once some bytes have come."""
     async with wire(here) as connection:
@@ -42,7 +48,7 @@ async def leave_at(here: Served, request: bytes, when: bytes) -> None:
 async def test_who_leaves_before_the_first_byte_cancels_its_turn_once(stream: bool) -> None:
     door = ScriptedDoor((trio.Event(),))
     async with served(door, prime_window=60.0) as here:
-        before = tasks()
+        before = await settled()
         async with wire(here) as connection:
             await connection.write(post(body(stream=stream)))
             turn = await door.until_turn()
@@ -62,7 +68,7 @@ async def test_who_leaves_before_the_first_byte_cancels_its_turn_once(stream: bo
 async def test_who_leaves_in_the_middle_of_a_stream_cancels_its_turn_once() -> None:
     door = ScriptedDoor((TextDelta("Hi"), trio.Event()))
     async with served(door) as here:
-        before = tasks()
+        before = await settled()
         await leave_at(here, post(body(stream=True)), b'"Hi"')
         await (await door.until_turn()).over.wait()
         (line,) = await here.until_logged()
