@@ -65,7 +65,8 @@ class Server(QuartTrio):
         """Set when answers that are still being made must be ended."""
         self.url_map.strict_slashes = False
         self.url_map.merge_slashes = False
-        self.config["MAX_CONTENT_LENGTH"] = int(settings.body_limit_mb * MIB)
+        # What Quart may keep of a body that nobody reads; who reads it keeps to the limit itself.
+        self.config["MAX_CONTENT_LENGTH"] = int(settings.body_limit_mb * MIB) + MIB
 
     def create_url_adapter(self, request: Any) -> Any:
         """Routes are the same for every Host, so a strange one must not keep them from matching."""

@@ -55,6 +55,8 @@ def _why_not(server: Server) -> str:
 
 def _may_read_metrics(server: Server) -> None:
     token = server.options.metrics_token
+    if not token:  # a strange page's browser is on this machine too
+        server.origins.check(request.headers.get("Origin"), request.headers.get("Host", ""))
     given = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
     allowed = same_secret(given, token) if token else is_loopback(request.remote_addr or "")
     if not allowed:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # their annotations are half unknown
         """Hypercorn's side of one connection."""
 
         protocol: Any
+        idle_task: Any
         stream: trio.SocketStream
 
         def __init__(self, *parts: Any) -> None: ...
@@ -47,7 +48,14 @@ else:
 
 
 class Http1(H11Protocol):
-    """Answers what is not HTTP in the same words as everything else."""
+    """Answers what is not HTTP in the same words as everything else, and stays with HTTP/1.1.
+
+    Hypercorn would upgrade to HTTP/2, where a client that leaves is missed in other ways; whoever
+    asks for that can do without.
+    """
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        return
 
     async def _send_error_response(self, status_code: int) -> None:
         message = _REASONS.get(status_code, "the request is not valid HTTP")
@@ -93,6 +101,7 @@ class TcpConnection(TCPServer):
         self._reader = trio.lowlevel.current_task()
         try:
             await super()._read_data()
+            await self.idle_task.stop()  # it would keep a connection whose client has left
         finally:
             self._all_read.set()
 

@@ -1,0 +1,95 @@
+"""What holds for every answer: its id, its time, its errors; and the models."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.errors import Failure, ProxyError
+from pipeline.serve import models
+from tests.serve.scripted import CHAT, ScriptedDoor, Served, served
+from tests.serve.wire import request, wire
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/gpt-5", "/healthz", "/metrics"])
+async def test_head_is_get_without_the_body(path: str, shared: Served) -> None:
+    got = await shared.client.get(path)
+    headed = await shared.client.head(path)
+    assert (headed.status_code, headed.content) == (200, b"")
+    assert headed.headers["content-type"] == got.headers["content-type"]
+
+
+async def test_an_unknown_route_is_a_404_and_a_wrong_method_a_405(shared: Served) -> None:
+    lost = await shared.client.get("/v2/models")
+    assert lost.status_code == 404
+    assert lost.json()["error"] == {
+        "message": "there is nothing at GET /v2/models",
+        "type": "invalid_request_error",
+        "code": "not_found",
+        "param": None,
+    }
+    wrong = await shared.client.get(CHAT)
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
+    assert set(wrong.headers["allow"].split(", ")) == {"OPTIONS", "POST"}
+    wrong = await shared.client.post("/v1/models")
+    assert set(wrong.headers["allow"].split(", ")) == {"GET", "HEAD", "OPTIONS"}
+
+
+@pytest.mark.parametrize("wish", ["abc-123", "a" * 128, "req_1.2:3"])
+async def test_a_request_keeps_its_id(wish: str, shared: Served) -> None:
+    answer = await shared.ask(headers={"x-request-id": wish})
+    assert answer.headers["x-request-id"] == wish
+    assert (await shared.until_logged())[0]["request_id"] == wish
+
+
+@pytest.mark.parametrize("wish", ["", "a" * 129, "a b", "a\tb", "é", '{"a":1}'])
+async def test_an_id_that_could_do_harm_is_replaced(wish: str, shared: Served) -> None:
+    async with wire(shared) as connection:
+        await connection.write(request("GET", "/nowhere", f"x-request-id: {wish}"))
+        given = (await connection.read()).headers["x-request-id"]
+    assert given.startswith("req_")
+    assert (await shared.until_logged())[0]["request_id"] == given
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_every_answer_tells_where_its_time_went(stream: bool, shared: Served) -> None:
+    timing = (await shared.ask(stream=stream)).headers["server-timing"]
+    parts = dict(part.split(";dur=") for part in timing.split(", "))
+    assert list(parts) == ["proxy", "queue", "backend"]
+    assert all(0 <= float(duration) < 2_000 for duration in parts.values())
+    assert (await shared.client.get("/nowhere")).headers["server-timing"].startswith("proxy;dur=")
+
+
+# -- models ----------------------------------------------------------------------------------------
+
+
+async def test_models_are_listed_and_found() -> None:
+    async with served(ScriptedDoor(models=["gpt-5", "org/codex-mini"])) as here:
+        listed = (await here.client.get("/v1/models")).json()
+        assert (listed["object"], listed["models"]) == ("list", [])
+        assert [model["id"] for model in listed["data"]] == ["gpt-5", "org/codex-mini"]
+        for model in listed["data"]:
+            assert set(model) == {"id", "object", "created", "owned_by"}
+            found = await here.client.get(f"/v1/models/{model['id']}")
+            assert (found.status_code, found.json()) == (200, model)
+        lost = await here.client.get("/v1/models/gpt-6")
+        assert lost.status_code == 404
+        assert lost.json()["error"]["code"] == "model_not_found"
+        assert "gpt-5, org/codex-mini" in lost.json()["error"]["message"]
+
+
+async def test_a_cold_backend_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert models.PATIENCE == 8.0
+    monkeypatch.setattr(models, "PATIENCE", 0.02)
+    door = ScriptedDoor()
+    door.listed, door.why_not = None, "codex is starting"
+    async with served(door) as here:
+        answer = await here.client.get("/v1/models")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert "codex is starting" in answer.json()["error"]["message"]
+
+
+async def test_a_backend_that_fails_to_list_is_told_as_it_is() -> None:
+    door = ScriptedDoor()
+    door.listed = ProxyError(Failure("no list", status=502, code="upstream_error"))
+    async with served(door) as here:
+        assert (await here.client.get("/v1/models")).status_code == 502
