@@ -95,6 +95,32 @@ class ServerFlags:
     ping_interval: float = flag(
         "PROXY_PING_INTERVAL_S", 15.0, "how long a stream may be silent before a comment is sent"
     )
+    store: str = flag(
+        "PROXY_STORE",
+        "~/.local/state/codex-sluice/responses.sqlite3",
+        "where responses are kept for clients that come back to them; :memory: keeps them until "
+        "the server ends, and `serve --demo` does so",
+    )
+    store_mb: float = flag(
+        "PROXY_STORE_MB", 256.0, "how many megabytes of responses are kept; the oldest leave first"
+    )
+    store_days: float = flag("PROXY_STORE_DAYS", 30.0, "how long a response is kept")
+    seal_key_file: str = flag(
+        "PROXY_SEAL_KEY_FILE",
+        "~/.local/state/codex-sluice/seal.key",
+        "the key that compacted conversations are sealed with; made when there is none",
+    )
+    responses_websocket: bool = flag(
+        "PROXY_RESPONSES_WEBSOCKET",
+        True,
+        "speak WebSocket on /v1/responses, as Codex does; otherwise it is answered with 426",
+    )
+    expose_mcp_tools: bool = flag(
+        "PROXY_EXPOSE_MCP_TOOLS",
+        False,
+        "offer the model the tools of Codex's own MCP servers (with CODEX_MCP_SERVERS), which "
+        "Codex then runs itself",
+    )
     shutdown_grace: float = flag(
         "PROXY_SHUTDOWN_GRACE_S", 20.0, "how long running answers may take to end on SIGTERM"
     )

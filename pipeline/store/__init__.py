@@ -1,0 +1,1 @@
+"""What the server remembers: responses, and the key it seals with."""

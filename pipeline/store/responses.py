@@ -1,0 +1,46 @@
+"""Responses that clients may come back to: what is kept of each, and what a store must do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from attrs import frozen
+
+from pipeline.loose_json import Json
+
+
+@frozen
+class StoredResponse:
+    """One response with the input it answered. It belongs to the caller that asked for it."""
+
+    response_id: str
+    owner: str
+    response: dict[str, Any]
+    """The response object, as a client reads it."""
+    input_items: tuple[Json, ...]
+    """What this request added to the conversation, each with an id."""
+    previous: str | None = None
+
+    @property
+    def items(self) -> tuple[Json, ...]:
+        """What this exchange adds to the conversation: the input, then the output."""
+        return (*self.input_items, *self.response.get("output", ()))
+
+
+class ResponseStore(Protocol):
+    """Nobody finds what is another's: a wrong owner is as good as a wrong id."""
+
+    def put(self, stored: StoredResponse) -> None:
+        """Keep a response, or its newer state. Found at once, written behind the caller's back."""
+        ...
+
+    async def get(self, owner: str, response_id: str) -> StoredResponse | None: ...
+
+    async def delete(self, owner: str, response_id: str) -> bool:
+        """Forget a response; whether there was one."""
+        ...
+
+    async def items(self, owner: str, item_ids: Sequence[str]) -> dict[str, Json]:
+        """Those of the items that are known, by id."""
+        ...

@@ -1,0 +1,89 @@
+"""Seals what a client keeps for us: only we can read it, and only for the one we gave it to."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import secrets
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from pipeline.errors import UsageError
+
+KEY_BYTES: Final = 32
+NONCE_BYTES: Final = 12
+VERSION: Final = "sealed1."
+LARGEST: Final = 32 * 1024 * 1024
+
+
+class BrokenSealError(ValueError):
+    """Sealed by somebody else, for somebody else, or altered since."""
+
+
+class Seal:
+    """Authenticated encryption under one key; `owner` is part of what is authenticated."""
+
+    def __init__(self, key: bytes) -> None:
+        self._cipher = AESGCM(key)
+
+    @classmethod
+    def from_file(cls, path: str) -> Seal:
+        """The seal whose key is in a file, which is made when there is none."""
+        file = Path(path).expanduser()
+        try:
+            key = _read_or_make(file)
+        except OSError as error:
+            raise UsageError(f"PROXY_SEAL_KEY_FILE={path} cannot be used: {error}") from None
+        if len(key) != KEY_BYTES:
+            raise UsageError(
+                f"PROXY_SEAL_KEY_FILE={path} holds {len(key)} bytes; it takes {KEY_BYTES}, or a "
+                "file that does not exist yet"
+            )
+        return cls(key)
+
+    @classmethod
+    def for_now(cls) -> Seal:
+        """A seal that nobody can open once we have ended."""
+        return cls(secrets.token_bytes(KEY_BYTES))
+
+    def close(self, value: object, owner: str) -> str:
+        """The value as text that a client can keep."""
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        packed = zlib.compress(msgspec.json.encode(value))
+        sealed = self._cipher.encrypt(nonce, packed, owner.encode())
+        return VERSION + base64.urlsafe_b64encode(nonce + sealed).decode()
+
+    def open(self, text: str, owner: str) -> Any:
+        """The value again. BrokenSealError if it is not ours, or not this owner's."""
+        version, _, body = text.partition(".")
+        try:
+            if f"{version}." != VERSION:
+                raise BrokenSealError("it was not sealed here")
+            data = base64.urlsafe_b64decode(body.encode("ascii"))
+            packed = self._cipher.decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], owner.encode())
+        except (InvalidTag, binascii.Error, ValueError) as error:
+            raise BrokenSealError("it was sealed elsewhere, for another key, or altered") from error
+        return msgspec.json.decode(zlib.decompressobj().decompress(packed, LARGEST))
+
+
+def _read_or_make(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Written aside and then linked: of two that start at once, one key wins, whole.
+        new = file.with_name(f"{file.name}.{os.getpid()}")
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(secrets.token_bytes(KEY_BYTES))
+        with suppress(FileExistsError):
+            file.hardlink_to(new)
+        new.unlink()
+        return file.read_bytes()

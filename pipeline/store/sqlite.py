@@ -1,0 +1,235 @@
+"""The store as an embedded database: one file, bounded in size and age."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+import structlog
+import trio
+from attrs import frozen
+
+from pipeline.errors import UsageError, only_member
+from pipeline.loose_json import Json, as_json, text_of
+from pipeline.store.responses import StoredResponse
+
+IN_MEMORY: Final = ":memory:"
+WAIT_FOR_LOCK: Final = 5.0
+MOST_WAITING: Final = 10_000
+"""How many responses may wait to be written; more are not kept, which beats a full memory."""
+SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS responses (
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, kept REAL NOT NULL, size INTEGER NOT NULL,
+    previous TEXT, response BLOB NOT NULL, input BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS by_age ON responses (kept);
+CREATE TABLE IF NOT EXISTS items (
+    id TEXT NOT NULL, owner TEXT NOT NULL, response TEXT NOT NULL, item BLOB NOT NULL,
+    PRIMARY KEY (id, owner)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS by_response ON items (response);
+"""
+Result = TypeVar("Result")
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder().decode
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+@frozen
+class Bounds:
+    """How much is kept, and for how long."""
+
+    megabytes: float = 256.0
+    seconds: float = 30 * 86_400.0
+
+
+class SqliteStore:
+    """Reads and writes in one thread at a time. What waits to be written is already found."""
+
+    def __init__(self, database: sqlite3.Connection, bounds: Bounds) -> None:
+        self._database = database
+        self._bounds = bounds
+        self._one_at_a_time = trio.CapacityLimiter(1)
+        self._waiting: dict[str, StoredResponse] = {}
+        self._deleted: set[str] = set()
+        self._news = trio.Event()
+        self._idle = trio.Event()
+
+    # -- the interface ---------------------------------------------------------------------------
+
+    def put(self, stored: StoredResponse) -> None:
+        if len(self._waiting) >= MOST_WAITING:
+            _log.warning("a response was not kept: the store is too slow")
+            return
+        self._waiting[stored.response_id] = stored
+        self._news.set()
+
+    async def get(self, owner: str, response_id: str) -> StoredResponse | None:
+        waiting = self._waiting.get(response_id)
+        found = waiting or await self._in_thread(partial(self._read, response_id))
+        return found if found is not None and found.owner == owner else None
+
+    async def delete(self, owner: str, response_id: str) -> bool:
+        if await self.get(owner, response_id) is None:
+            return False
+        self._waiting.pop(response_id, None)
+        self._deleted.add(response_id)  # one that is being written right now is deleted after
+        self._news.set()
+        await self._in_thread(partial(self._remove, [response_id]))
+        return True
+
+    async def items(self, owner: str, item_ids: Sequence[str]) -> dict[str, Json]:
+        wanted = set(item_ids)
+        found = {
+            text_of(item.get("id")): item
+            for stored in self._waiting.values()
+            if stored.owner == owner
+            for item in stored.items
+            if item.get("id") in wanted
+        }
+        missing = [item_id for item_id in item_ids if item_id not in found]
+        if missing:
+            found |= await self._in_thread(partial(self._read_items, owner, missing))
+        return found
+
+    # -- writing, behind everybody's back --------------------------------------------------------
+
+    async def run(self) -> None:
+        """Write what waits, as it comes."""
+        while True:
+            if not self._waiting and not self._deleted:
+                self._idle.set()
+                self._news = trio.Event()
+                await self._news.wait()
+                self._idle = trio.Event()
+            batch, gone = list(self._waiting.values()), list(self._deleted)
+            try:
+                await self._in_thread(partial(self._write, batch))
+                await self._in_thread(partial(self._remove, gone))
+            except sqlite3.Error as error:
+                _log.error("responses were not kept", error=str(error), responses=len(batch))
+            for stored in batch:  # a newer state may have come meanwhile
+                if self._waiting.get(stored.response_id) is stored:
+                    del self._waiting[stored.response_id]
+            self._deleted.difference_update(gone)
+
+    async def until_written(self) -> None:
+        """Until nothing waits."""
+        while self._waiting or self._deleted:
+            await self._idle.wait()
+
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        return await trio.to_thread.run_sync(work, limiter=self._one_at_a_time)
+
+    # -- in the thread ---------------------------------------------------------------------------
+
+    def _write(self, batch: list[StoredResponse]) -> None:
+        now = time.time()
+        with self._database:
+            for stored in batch:
+                response, given = _encode(stored.response), _encode(stored.input_items)
+                row = (stored.response_id, stored.owner, now, len(response) + len(given))
+                self._database.execute(
+                    "INSERT OR REPLACE INTO responses VALUES (?,?,?,?,?,?,?)",
+                    (*row, stored.previous, response, given),
+                )
+                self._database.executemany(
+                    "INSERT OR REPLACE INTO items VALUES (?,?,?,?)",
+                    [
+                        (item_id, stored.owner, stored.response_id, _encode(item))
+                        for item in stored.items
+                        if (item_id := text_of(item.get("id")))
+                    ],
+                )
+            self._evict(now)
+
+    def _evict(self, now: float) -> None:
+        """Let go of what is too old, and of the oldest while there is too much."""
+        old = self._database.execute(
+            "SELECT id FROM responses WHERE kept < ?", (now - self._bounds.seconds,)
+        ).fetchall()
+        limit = int(self._bounds.megabytes * 1_000_000)
+        (total,) = self._database.execute("SELECT coalesce(sum(size), 0) FROM responses").fetchone()
+        if total > limit:
+            by_age = self._database.execute("SELECT id, size FROM responses ORDER BY kept, id")
+            for response_id, size in by_age.fetchall():
+                old.append((response_id,))
+                total -= size
+                if total <= limit:
+                    break
+        self._delete_rows([response_id for (response_id,) in old])
+
+    def _remove(self, response_ids: list[str]) -> None:
+        with self._database:
+            self._delete_rows(response_ids)
+
+    def _delete_rows(self, response_ids: list[str]) -> None:
+        keys = [(response_id,) for response_id in response_ids]
+        self._database.executemany("DELETE FROM responses WHERE id = ?", keys)
+        self._database.executemany("DELETE FROM items WHERE response = ?", keys)
+
+    def _read(self, response_id: str) -> StoredResponse | None:
+        row: Any = self._database.execute(
+            "SELECT owner, previous, response, input FROM responses WHERE id = ? AND kept >= ?",
+            (response_id, time.time() - self._bounds.seconds),
+        ).fetchone()
+        if row is None:
+            return None
+        owner, previous, response, given = row
+        return StoredResponse(
+            response_id, owner, dict(as_json(_decode(response))), tuple(_decode(given)), previous
+        )
+
+    def _read_items(self, owner: str, item_ids: list[str]) -> dict[str, Json]:
+        found: dict[str, Json] = {}
+        for item_id in item_ids:
+            row: Any = self._database.execute(
+                "SELECT item FROM items WHERE id = ? AND owner = ?", (item_id, owner)
+            ).fetchone()
+            if row is not None:
+                found[item_id] = as_json(_decode(row[0]))
+        return found
+
+
+@asynccontextmanager
+async def open_store(path: str, bounds: Bounds | None = None) -> AsyncGenerator[SqliteStore]:
+    """The store in a file, or one that lives as long as we do. It is written out at the end."""
+    database = await trio.to_thread.run_sync(_connect, path)
+    try:
+        store = SqliteStore(database, bounds or Bounds())
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(store.run)
+                yield store
+                with trio.move_on_after(WAIT_FOR_LOCK, shield=True):
+                    await store.until_written()
+                nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            raise only_member(group) from None
+    finally:
+        database.close()
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    try:
+        if path != IN_MEMORY:
+            file = Path(path).expanduser()
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))  # it holds what was said
+            path = str(file)
+        database = sqlite3.connect(path, timeout=WAIT_FOR_LOCK, check_same_thread=False)
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=NORMAL")
+        database.executescript(SCHEMA)
+    except (OSError, sqlite3.Error) as error:
+        raise UsageError(
+            f"PROXY_STORE={path} cannot be used: {error}; it takes a file, or {IN_MEMORY}"
+        ) from None
+    return database

@@ -1,0 +1,143 @@
+"""Responses that are kept: found at once, by their owner only, and not for ever."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from pipeline.errors import UsageError
+from pipeline.loose_json import Json
+from pipeline.store.responses import StoredResponse
+from pipeline.store.sqlite import IN_MEMORY, Bounds, SqliteStore, open_store
+
+
+def kept(number: int = 1, owner: str = "alice", **changes: Any) -> StoredResponse:
+    said = {"type": "message", "id": f"msg_in{number}", "role": "user", "content": "x"}
+    told = {"type": "message", "id": f"msg_out{number}", "role": "assistant", "content": []}
+    response = {"id": f"resp_{number}", "status": "completed", "output": [told]}
+    return evolve(StoredResponse(f"resp_{number}", owner, response, (said,)), **changes)
+
+
+@pytest.fixture(params=["memory", "file"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return IN_MEMORY if request.param == "memory" else str(tmp_path / "deep" / "store.sqlite3")
+
+
+@pytest.mark.parametrize("written", [False, True])
+async def test_what_was_kept_is_found(place: str, written: bool) -> None:
+    async with open_store(place) as store:
+        store.put(kept(previous="resp_0"))
+        if written:
+            await store.until_written()
+        assert await store.get("alice", "resp_1") == kept(previous="resp_0")
+        assert await store.get("bob", "resp_1") is None
+        assert await store.get("alice", "resp_2") is None
+
+
+@pytest.mark.parametrize("written", [False, True])
+async def test_what_was_forgotten_is_gone(place: str, written: bool) -> None:
+    async with open_store(place) as store:
+        store.put(kept())
+        if written:
+            await store.until_written()
+        assert not await store.delete("bob", "resp_1")
+        assert await store.delete("alice", "resp_1")
+        assert not await store.delete("alice", "resp_1")
+        await store.until_written()
+        assert await store.get("alice", "resp_1") is None
+        assert await store.items("alice", ["msg_in1"]) == {}
+
+
+@pytest.mark.parametrize("written", [False, True])
+async def test_items_are_found_by_their_owner(place: str, written: bool) -> None:
+    async with open_store(place) as store:
+        store.put(kept(1))
+        store.put(kept(2, owner="bob"))
+        if written:
+            await store.until_written()
+        found = await store.items("alice", ["msg_in1", "msg_out1", "msg_out2", "msg_none"])
+        assert set(found) == {"msg_in1", "msg_out1"}
+        assert found["msg_out1"] == kept(1).response["output"][0]
+
+
+async def test_a_newer_state_replaces_an_older(place: str) -> None:
+    async with open_store(place) as store:
+        done = kept().response
+        store.put(kept(response={**done, "status": "in_progress", "output": []}))
+        await store.until_written()
+        store.put(kept())
+        assert await store.get("alice", "resp_1") == kept()
+        await store.until_written()
+        assert await store.get("alice", "resp_1") == kept()
+
+
+async def test_a_file_outlives_the_store_and_is_its_owners_alone(tmp_path: Path) -> None:
+    file = tmp_path / "store.sqlite3"
+    async with open_store(str(file)) as store:
+        store.put(kept())
+    assert stat.S_IMODE(os.stat(file).st_mode) == 0o600  # noqa: PTH116
+    async with open_store(str(file)) as again:
+        assert await again.get("alice", "resp_1") == kept()
+
+
+async def test_the_oldest_leave_when_there_is_too_much(place: str) -> None:
+    size = len(str(kept().response))
+    async with open_store(place, Bounds(megabytes=size * 5 / 1_000_000)) as store:
+        for number in range(20):
+            store.put(kept(number))
+            await store.until_written()
+        found = [n for n in range(20) if await store.get("alice", f"resp_{n}") is not None]
+    assert found
+    assert len(found) < 10
+    assert found == list(range(20 - len(found), 20))
+
+
+async def test_what_is_too_old_is_not_found(place: str) -> None:
+    async with open_store(place, Bounds(seconds=0)) as store:
+        store.put(kept())
+        await store.until_written()
+        assert await store.get("alice", "resp_1") is None
+
+
+async def test_two_servers_may_share_a_file(tmp_path: Path) -> None:
+    file = str(tmp_path / "store.sqlite3")
+    async with open_store(file) as one, open_store(file) as other:
+        one.put(kept())
+        await one.until_written()
+        assert await other.get("alice", "resp_1") == kept()
+
+
+async def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.write_bytes(b"this is no database, whatever its name says" * 100)
+    for place in (str(broken), str(tmp_path), "/proc/no/store"):
+        with pytest.raises(UsageError, match=f"PROXY_STORE={place}"):
+            async with open_store(place):
+                pass
+
+
+async def test_a_store_that_cannot_write_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: SqliteStore, batch: Sequence[StoredResponse]) -> None:
+        raise sqlite3.OperationalError("disk full")
+
+    async with open_store(IN_MEMORY) as store:
+        with monkeypatch.context() as patched:
+            patched.setattr(SqliteStore, "_write", fail)
+            store.put(kept(1))
+            await store.until_written()
+        store.put(kept(2))
+        await store.until_written()
+        assert await store.get("alice", "resp_1") is None
+        assert await store.get("alice", "resp_2") == kept(2)
+
+
+def test_an_exchange_adds_its_input_and_then_its_output() -> None:
+    items: list[Json] = list(kept().items)
+    assert [item["id"] for item in items] == ["msg_in1", "msg_out1"]
