@@ -119,8 +119,32 @@ class ChatAnswer:
         return all(choice.finish is not None for choice in self.choices)
 
     @property
+    def calls(self) -> list[ToolCall]:
+        return [call for choice in self.choices for call in choice.calls]
+
+    @property
     def call_count(self) -> int:
-        return sum(len(choice.calls) for choice in self.choices)
+        return len(self.calls)
+
+    @property
+    def finish_reason(self) -> object:
+        """How the one choice ended, or each of several."""
+        finishes = [choice.finish for choice in self.choices]
+        return finishes[0] if len(finishes) == 1 else finishes
+
+    @property
+    def hidden_failure(self) -> Failure | None:
+        """What failed after a call was given out: the call stands, and the operator is told."""
+        failures = (choice.failure for choice in self.choices if choice.calls)
+        return next((failure for failure in failures if failure is not None), None)
+
+    @property
+    def tokens(self) -> tuple[int, int] | None:
+        """Those read and those written, where they are known."""
+        if not self._usage:
+            return None
+        read = sum(usage.input_tokens for usage in self._usage)
+        return read, sum(usage.output_tokens for usage in self._usage)
 
     @property
     def truncated(self) -> bool:

@@ -14,6 +14,7 @@ from sinks.chat import ChatAnswer, ChatChoice, ChatOptions, Part, UnfinishedTurn
 
 _encode: Final = msgspec.json.Encoder().encode
 DONE: Final = b"data: [DONE]\n\n"
+PING: Final = b": ping\n\n"
 
 
 class ChatSseEncoder:
@@ -143,6 +144,14 @@ class ChatSse:
     @property
     def finished(self) -> bool:
         return self._encoder.finished
+
+    def keepalive(self) -> bytes:
+        """Something for a silence; clients skip it."""
+        return PING
+
+    def fail(self, failure: Failure) -> bytes:
+        """The end of a stream that failed outside of its turn."""
+        return error_frames(failure)
 
     async def take(self, burst: Burst) -> None:
         data = self._encoder.encode(burst)

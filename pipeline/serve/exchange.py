@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol
 from uuid import uuid4
 
 import trio
 from attrs import Factory, define
 
 from pipeline.errors import Failure
+from pipeline.events import ToolCall
 from pipeline.ledger import Ledger
-from sinks.chat import ChatAnswer
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 HEALTH: Final = frozenset({"/healthz", "/readyz", "/livez", "/metrics"})
+
+
+class Answered(Protocol):
+    """What is told of an answer, whatever API it was given through."""
+
+    @property
+    def calls(self) -> Sequence[ToolCall]: ...
+
+    @property
+    def finish_reason(self) -> object: ...
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the model made a call that was not forwarded."""
+        ...
+
+    @property
+    def tokens(self) -> tuple[int, int] | None: ...
+
+    @property
+    def hidden_failure(self) -> Failure | None:
+        """What failed after a call was given out."""
+        ...
 
 
 @define
@@ -33,7 +56,7 @@ class Exchange:
     stream: bool | None = None
     facts: dict[str, Any] = Factory(dict[str, Any])
     """What else the log line tells."""
-    answer: ChatAnswer | None = None
+    answer: Answered | None = None
     ledgers: list[Ledger] = Factory(list[Ledger])
     failure: Failure | None = None
     client_left: bool = False
@@ -97,23 +120,20 @@ class Exchange:
         return line
 
 
-def _told(answer: ChatAnswer) -> dict[str, Any]:
-    calls = [call for choice in answer.choices for call in choice.calls]
-    finishes = [choice.finish for choice in answer.choices]
+def _told(answer: Answered) -> dict[str, Any]:
+    calls = answer.calls
     line: dict[str, Any] = {
-        "finish_reason": finishes[0] if len(finishes) == 1 else finishes,
+        "finish_reason": answer.finish_reason,
         "has_tool_calls": bool(calls),
         "tool_call_count": len(calls),
         "tool_call_names": [call.name for call in calls],
         "tool_call_ids": [call.call_id for call in calls],
         "tool_call_truncated": answer.truncated,
     }
-    if (usage := answer.usage()) is not None:
-        line["prompt_tokens"] = usage["prompt_tokens"]
-        line["completion_tokens"] = usage["completion_tokens"]
-    hidden = [choice.failure for choice in answer.choices if choice.failure and choice.calls]
-    if hidden:  # the client has its calls; what failed after them is for the operator
-        line |= {"error_after_calls": hidden[0].code, **_why(hidden[0])}
+    if answer.tokens is not None:
+        line["prompt_tokens"], line["completion_tokens"] = answer.tokens
+    if (hidden := answer.hidden_failure) is not None:
+        line |= {"error_after_calls": hidden.code, **_why(hidden)}
     return line
 
 

@@ -77,11 +77,10 @@ class Metrics:
     def _count_answer(self, exchange: Exchange) -> None:
         if exchange.answer is None:
             return
-        for choice in exchange.answer.choices:
-            for call in choice.calls:
-                self.calls.labels(call.origin).inc()
-            if choice.failure is not None and choice.calls:
-                self._count_error(choice.failure)
+        for call in exchange.answer.calls:
+            self.calls.labels(call.origin).inc()
+        if exchange.answer.hidden_failure is not None:
+            self._count_error(exchange.answer.hidden_failure)
 
     def _count_error(self, failure: Failure) -> None:
         # Codes may be the upstream's own.

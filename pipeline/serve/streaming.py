@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 import trio
@@ -12,11 +12,18 @@ from quart import Response
 from pipeline.errors import Failure, ProxyError
 from pipeline.serve.exchange import Exchange
 
-PING: Final = b": ping\n\n"
 BUG: Final = Failure("the server made a mistake; its log tells which", code="internal_error")
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 SendMessage = Callable[[Any], Awaitable[None]]
+
+
+class Voice(Protocol):
+    """How a format says what is not part of an answer."""
+
+    def keepalive(self) -> bytes: ...
+
+    def fail(self, failure: Failure) -> bytes: ...
 
 
 class Outlet:
@@ -26,11 +33,9 @@ class Outlet:
     a status of its own; after that it is told within the stream.
     """
 
-    def __init__(
-        self, exchange: Exchange, error_frames: Callable[[Failure], bytes], silence: float
-    ) -> None:
+    def __init__(self, exchange: Exchange, silence: float) -> None:
         self._exchange = exchange
-        self._error_frames = error_frames
+        self._voice: Voice | None = None
         self._silence = silence
         self._send: SendMessage | None = None
         self._opened = trio.Event()
@@ -49,8 +54,9 @@ class Outlet:
             self._exchange.first_byte = trio.current_time()
         await self._body(data)
 
-    async def run(self, work: Callable[[], Awaitable[Failure | None]]) -> None:
+    async def run(self, voice: Voice, work: Callable[[], Awaitable[Failure | None]]) -> None:
         """Do what writes here; however it fails, the client is told."""
+        self._voice = voice
         try:
             self._exchange.failure = await work()
         except ProxyError as error:
@@ -64,8 +70,8 @@ class Outlet:
 
     async def _fail(self, failure: Failure) -> None:
         self._exchange.failure = failure
-        if self._committed:
-            await self.write(self._error_frames(failure))
+        if self._committed and self._voice is not None:
+            await self.write(self._voice.fail(failure))
         else:
             self._early = failure
 
@@ -83,14 +89,18 @@ class Outlet:
         self._last_sent = trio.current_time()
         self._opened.set()
         if not self._first.is_set():
-            await self._body(PING)
+            await self._keep_alive()
         while not self._ended.is_set():
             due = self._last_sent + self._silence
             with trio.move_on_at(due):
                 await self._ended.wait()
                 return
             if trio.current_time() >= self._last_sent + self._silence:
-                await self._body(PING)
+                await self._keep_alive()
+
+    async def _keep_alive(self) -> None:
+        if self._voice is not None:
+            await self._body(self._voice.keepalive())
 
     async def _body(self, data: bytes) -> None:
         assert self._send is not None  # noqa: S101

@@ -1,0 +1,129 @@
+"""What every API has in common once a request is understood: headers, a place, a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, get_args
+from urllib.parse import quote
+
+import structlog
+import trio
+from quart import Response, request
+
+from pipeline.choices import run_choices
+from pipeline.errors import Failure, ProxyError
+from pipeline.serve.exchange import Answered, Exchange
+from pipeline.serve.streaming import Outlet, StreamedResponse, Voice
+from pipeline.turn import OutputMode, Turn
+from sinks.choices import Shared
+
+if TYPE_CHECKING:
+    from pipeline.serve.app import Server
+
+STREAM_HEADERS: Final = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache, no-transform",
+    "X-Accel-Buffering": "no",
+}
+MOST_NAMED: Final = 32
+Write = Callable[[bytes], Awaitable[None]]
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class Wish(Protocol):
+    """A request of any API, as far as its headers go."""
+
+    @property
+    def ignored(self) -> tuple[str, ...]: ...
+
+    def refuse_ignored(self) -> None: ...
+
+
+class StreamSink(Shared[Failure | None], Voice, Protocol):
+    """A sink that writes a stream, and what else a stream needs."""
+
+    @property
+    def answer(self) -> Answered: ...
+
+
+def told_about(server: Server, wish: Wish, mode: OutputMode) -> dict[str, str]:
+    """The headers that tell how a request was understood; strict ones are refused instead."""
+    strict = request.headers.get("x-proxy-strict", "").strip().lower() in {"1", "true"}
+    if strict or server.options.strict_params:
+        wish.refuse_ignored()
+    headers = {
+        "x-proxy-output-mode": mode,
+        "x-codex-stop-after-tools-mode": server.options.effective_cut_mode,
+    }
+    if wish.ignored:  # names are the client's own, and a header takes only so much
+        names = [quote(name[:80], safe="[]") for name in wish.ignored[:MOST_NAMED]]
+        headers["x-proxy-ignored-params"] = ", ".join(names)
+    return headers
+
+
+def wished_output_mode() -> OutputMode | None:
+    """The output mode that the request's header asks for."""
+    wished = request.headers.get("x-proxy-output-mode", "").strip().lower()
+    if not wished:
+        return None
+    for mode in get_args(OutputMode):
+        if mode == wished:
+            return mode  # type: ignore[no-any-return]
+    raise ProxyError(
+        Failure(
+            f"the header x-proxy-output-mode takes {', '.join(get_args(OutputMode))}, not "
+            f"{wished:.40}",
+            status=400,
+            type="invalid_request_error",
+            code="invalid_request_error",
+            param="x-proxy-output-mode",
+        )
+    )
+
+
+async def enter(server: Server, exchange: Exchange, turn: Turn, turns: int = 1) -> ExitStack:
+    """A place for a request that is understood; what is told of it is noted."""
+    exchange.model, exchange.stream = turn.model, bool(turn.stream)
+    exchange.facts |= {"messages": len(turn.items), "tools": len(turn.tools), "n": turns}
+    exchange.parsed = trio.current_time()
+    place = await server.admission.enter(exchange.caller, turns)
+    exchange.admitted = trio.current_time()
+    return place
+
+
+async def stream(  # noqa: PLR0913
+    server: Server,
+    exchange: Exchange,
+    turn: Turn,
+    place: ExitStack,
+    make_sink: Callable[[Write], StreamSink],
+    *,
+    headers: dict[str, str],
+    turns: int = 1,
+    after: Callable[[], None] = lambda: None,
+) -> Response:
+    """An answer that is sent while it is made. `after` runs when the whole of it was written."""
+    settings = server.options
+    outlet = Outlet(exchange, settings.ping_interval)
+    write = partial(_write_and_log, outlet.write) if settings.log_content else outlet.write
+    sink = make_sink(write)
+    exchange.answer = sink.answer
+    sources = server.sources(exchange, turn, turns)
+    taken = place.pop_all()  # from here on the stream's own
+
+    async def work() -> Failure | None:
+        with taken, server.metrics.streams.track_inprogress():
+            failure = await run_choices(server.recipe, sources, sink, turn, exchange.ledgers)
+            after()
+            return failure
+
+    exchange.start(outlet.run, sink, work)
+    await outlet.prime(settings.prime_window)
+    return StreamedResponse(outlet, STREAM_HEADERS | headers)
+
+
+async def _write_and_log(write: Write, data: bytes) -> None:
+    _log.info("answer content", data=data.decode())
+    await write(data)
