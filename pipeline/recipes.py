@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
 from pipeline.chain import Pipeline
 from pipeline.errors import UsageError
+from pipeline.loose_json import Json
 from pipeline.settings import Settings
 from pipeline.turn import Turn
 from sinks.chat import ChatOptions
+from sinks.responses import ResponsesOptions, unique_id
 from sources.app_server.backend import BackendOptions
 from sources.app_server.held import HoldingOptions
 from sources.app_server.place import Bounds
@@ -119,4 +122,34 @@ def chat_options(
         delimiter=settings.tool_block_delimiter,
         reasoning=settings.reasoning_content,
         cut_mode=settings.effective_cut_mode,
+    )
+
+
+def responses_options(  # noqa: PLR0913
+    settings: Settings,
+    turn: Turn,
+    echo: Json | None = None,
+    *,
+    response_id: str = "",
+    created: int | None = None,
+    include_encrypted: bool = False,
+    new_id: Callable[[str], str] = unique_id,
+) -> ResponsesOptions:
+    """How one request's answer is written on the Responses API.
+
+    `echo` is what the response object repeats of the request. The turn must be the one that the
+    stages got, from `settings.on_responses`: they look for calls by the same mode.
+    """
+    now = int(time.time())
+    return ResponsesOptions(
+        response_id=response_id or new_id("resp"),
+        created=now if created is None else created,
+        echo={"model": turn.model, **(echo or {})},
+        tools={tool.name: tool for tool in turn.tools},
+        write_xml=settings.output_mode_for(settings.on_responses(turn)) == "obsidian-xml",
+        delimiter=settings.tool_block_delimiter,
+        reasoning=settings.reasoning_content,
+        include_encrypted=include_encrypted,
+        cut_mode=settings.effective_cut_mode,
+        new_id=new_id,
     )

@@ -57,6 +57,11 @@ class Settings(ServerFlags, BackendFlags, AnswerFlags):
             return "openai-json"
         return mode
 
+    def on_responses(self, turn: Turn) -> Turn:
+        """A turn that came through the Responses API, with the mode it is answered in there."""
+        mode = turn.output_mode or self.responses_output_mode or None
+        return attrs.evolve(turn, output_mode=mode)
+
     def calls_in_parallel(self, wish: bool | None) -> bool:
         """Whether a request may get more than one call: the operator's word, else its own."""
         if self.parallel_tool_calls == "request":
@@ -88,7 +93,7 @@ def choices(attribute: attrs.Attribute[Any]) -> str:
     if kind is float:
         return "a number from 0 to a billion"
     if get_origin(kind) is Literal:
-        return ", ".join(get_args(kind))
+        return ", ".join(word or "nothing" for word in get_args(kind))
     return "any text"
 
 

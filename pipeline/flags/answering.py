@@ -13,6 +13,7 @@ from pipeline.turn import OutputMode
 
 CutMode: TypeAlias = Literal["burst", "first"]
 UnknownToolPolicy: TypeAlias = Literal["text", "call", "fail"]
+ResponsesOutputMode: TypeAlias = Literal["", "auto", "openai-json", "obsidian-xml"]
 
 flag = partial(flags.flag, group="pipeline")
 
@@ -69,6 +70,11 @@ class AnswerFlags:
         "auto",
         "auto: calls as JSON if the request has tools, else the text untouched; obsidian-xml also "
         "writes <use_tool> blocks into the text",
+    )
+    responses_output_mode: ResponsesOutputMode = flag(
+        "PROXY_RESPONSES_OUTPUT_MODE",
+        "",
+        "the same for the Responses API; empty: as PROXY_OUTPUT_MODE says",
     )
     tool_block_delimiter: Escaped = flag(
         "PROXY_TOOL_BLOCK_DELIMITER",
