@@ -73,6 +73,10 @@ class Turn:
     stream: bool | None = None
     stop: tuple[str, ...] = ()
     """The text ends before the first of these."""
+    max_tool_calls: int | None = None
+    """How many calls may be forwarded at most; None leaves it to the operator."""
+    verbosity: str | None = None
+    """How much the model says, where it can be told."""
 
     @property
     def tool_names(self) -> frozenset[str]:

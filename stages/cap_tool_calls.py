@@ -14,7 +14,8 @@ from pipeline.turn import Turn
 class CapToolCalls(Stage):
     """At most `most` calls leave, 0 meaning all; the turn's end tells if any was kept back.
 
-    A request that has room for one call only gets one, whatever `most` says.
+    A request that has room for one call only gets one, whatever `most` says, and one that wants so
+    many at most gets no more.
     """
 
     def __init__(self, most: int = 0) -> None:
@@ -24,8 +25,8 @@ class CapToolCalls(Stage):
         self._truncated = False
 
     def begin(self, turn: Turn) -> None:
-        if turn.one_call_only:
-            self._most = 1
+        wishes = (self._most, turn.max_tool_calls, 1 if turn.one_call_only else 0)
+        self._most = min(filter(None, wishes), default=0)
 
     def feed(self, event: Event) -> Sequence[Event]:
         match event:

@@ -9,7 +9,7 @@ from attrs import evolve, field, frozen
 
 from pipeline.loose_json import Json, as_json, is_json, is_list
 from pipeline.requests.conversation import conversation
-from pipeline.requests.ignored import listed, names_of, unread
+from pipeline.requests.ignored import listed, names_of, refuse, unread
 from pipeline.requests.messages import Message
 from pipeline.requests.structure import (
     OMIT,
@@ -28,8 +28,6 @@ from pipeline.turn import OutputMode, Turn
 MOST_CHOICES: Final = 8
 MOST_STOPS: Final = 4
 LONGEST_STOP: Final = 1000
-MOST_SHOWN: Final = 32
-LONGEST_SHOWN: Final = 80
 _MUST: Final = ("model", "messages")
 AS_JSON: Final = (
     "Answer with exactly one JSON object and nothing else: no words around it, no code fence."
@@ -116,12 +114,7 @@ class ChatRequest:
 
     def refuse_ignored(self) -> None:
         """Raise ProxyError for the first parameter that has no effect, if there is one."""
-        if self.ignored:
-            listed = ", ".join(name[:LONGEST_SHOWN] for name in self.ignored[:MOST_SHOWN])
-            raise refusal(
-                self.ignored[0][:LONGEST_SHOWN],
-                f"has no effect here, and the request is strict about that; leave out: {listed}",
-            )
+        refuse(self.ignored)
 
     def turn(
         self, settings: Settings | None = None, *, output_mode: OutputMode | None = None

@@ -62,7 +62,7 @@ def conversation(messages: Sequence[Message], *, system: bool = True) -> Convers
             case "tool" | "function":
                 items.append(calls.answered(message, f"messages[{number}]"))
     kept = "\n\n".join(words for words in instructions if words)
-    return Conversation(kept, tuple(_with_all_outputs(items)))
+    return Conversation(kept, tuple(with_all_outputs(items)))
 
 
 def _words(message: Message) -> str:
@@ -90,8 +90,7 @@ class _Calls:
         self._functions: defaultdict[str, deque[str]] = defaultdict(deque)
         """The calls of legacy functions that wait, by name: they have no id."""
         self._answered: set[str] = set()
-        self._used: set[str] = set()
-        self._repeats: Counter[str] = Counter()
+        self._unique = UniqueIds()
 
     def made(self, message: Message, at: str) -> Iterator[Json]:
         own: set[str] = set()
@@ -102,10 +101,10 @@ class _Calls:
                     f"is {call.id!r:.100}, which another call of this message has; ids must differ",
                 )
             own.add(call.id)
-            self._open[call.id] = self._unique(call.id)
+            self._open[call.id] = self._unique.of(call.id)
             yield _call(self._open[call.id], call.function)
         if message.function_call is not None:
-            call_id = self._unique(f"call_function_{len(self._used)}")
+            call_id = self._unique.of(f"call_function_{len(self._unique)}")
             self._functions[message.function_call.name].append(call_id)
             yield _call(call_id, message.function_call)
 
@@ -138,7 +137,19 @@ class _Calls:
             )
         return waiting.popleft()
 
-    def _unique(self, call_id: str) -> str:
+
+class UniqueIds:
+    """Ids that differ, whatever came."""
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+        self._repeats: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._used)
+
+    def of(self, call_id: str) -> str:
+        """The same id, or one like it that nobody has yet."""
         unique = call_id
         while unique in self._used:
             self._repeats[call_id] += 1
@@ -156,7 +167,7 @@ def _call(call_id: str, function: CalledFunction) -> Json:
     }
 
 
-def _with_all_outputs(items: Sequence[Json]) -> Iterator[Json]:
+def with_all_outputs(items: Sequence[Json]) -> Iterator[Json]:
     """The same items, and an output for every call that has none, behind its burst."""
     outputs = {item["call_id"] for item in items if item["type"] == "function_call_output"}
     missing: list[Json] = []

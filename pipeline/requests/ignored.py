@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
 import attrs
 
 from pipeline.loose_json import Json
+from pipeline.requests.structure import refusal
 
-_SO_ANYWAY: Final[dict[str, Any]] = {
-    "store": False,
-    "logprobs": False,
-    "modalities": ["text"],
-    "stream_options.include_obfuscation": False,
-    "response_format.json_schema.strict": True,
+_SO_ANYWAY: Final[dict[str, tuple[Any, ...]]] = {
+    "store": (False,),
+    "logprobs": (False,),
+    "modalities": (["text"],),
+    "stream_options.include_obfuscation": (False,),
+    "response_format.json_schema.strict": (True,),
+    "service_tier": ("auto", "default"),
+    "text.format.strict": (True,),
+    "top_logprobs": (0,),
+    "truncation": ("disabled",),
 }
 """Wishes for what happens in any case: they are not ignored."""
 _MOST: Final = 50
@@ -28,7 +33,7 @@ def unread(given: Json, read: Collection[str], prefix: str = "") -> Iterator[str
     """The names of those that were given and are not among those that are read."""
     for name, value in given.items():
         path = prefix + name
-        granted = path in _SO_ANYWAY and _SO_ANYWAY[path] == value
+        granted = value in _SO_ANYWAY.get(path, ())
         if name not in read and value is not None and not granted:
             yield path
 
@@ -41,3 +46,13 @@ def listed(names: Iterable[str]) -> tuple[str, ...]:
 def names_of(target: type[Any]) -> tuple[str, ...]:
     """The fields that a class takes from a body."""
     return tuple(field.name for field in attrs.fields(target) if not field.metadata.get("omit"))
+
+
+def refuse(names: Sequence[str]) -> None:
+    """Raise ProxyError for the first parameter that has no effect, if there is one."""
+    if names:
+        raise refusal(
+            names[0],
+            "has no effect here, and the request is strict about that; leave out: "
+            + ", ".join(names),
+        )

@@ -57,8 +57,12 @@ class Content:
 
     def said(self, kind: str) -> str | list[Json]:
         """The content as an item of the Responses API has it, its words of the given kind."""
+        return self.value if isinstance(self.value, str) else self.parts(kind)
+
+    def parts(self, kind: str) -> list[Json]:
+        """The same, a string too as one part."""
         if isinstance(self.value, str):
-            return self.value
+            return [{"type": kind, "text": self.value}]
         return [
             part.item() if isinstance(part, Picture) else {"type": kind, "text": part.text}
             for part in self.value or ()
@@ -90,13 +94,23 @@ class _ImageUrl:
 
 @frozen
 class _Image:
-    image_url: _ImageUrl
+    image_url: _ImageUrl | None = None
     detail: Detail | None = None
+    file_id: str | None = None
 
-    def __attrs_post_init__(self) -> None:
+    def picture(self) -> Picture:
+        if self.image_url is None and self.file_id:
+            raise WrongError(
+                "names a picture that is kept elsewhere, which cannot be seen here; send it in "
+                "image_url, as data:image/png;base64,…",
+                ".file_id",
+            )
+        if self.image_url is None:
+            raise WrongError("is missing", ".image_url")
         problem = picture_problem(self.image_url.url)
         if problem:
             raise WrongError(problem, ".image_url")
+        return Picture(self.image_url.url, self.detail or self.image_url.detail)
 
 
 @frozen
@@ -135,8 +149,8 @@ def _part(value: object) -> Part:
             return text
         case _Refusal(words):
             return Text(words)
-        case _Image(image_url, detail):
-            return Picture(image_url.url, detail or image_url.detail)
+        case _Image() as image:
+            return image.picture()
         case _File(file):
             return Text(_inside(file, ".file"))
         case file:

@@ -1,4 +1,4 @@
-"""The tools that a chat request declares, and its choice among them."""
+"""Functions as tools, and the choice among them, as a chat request has them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ Mode: TypeAlias = Literal["none", "auto", "required"]
 LONGEST_NAME = 128
 
 
+def check_name(name: str) -> None:
+    """Raise WrongError for a name that is empty or too long."""
+    if not 0 < len(name) <= LONGEST_NAME:
+        raise WrongError(f"must have from 1 to {LONGEST_NAME} characters", ".name")
+
+
 @frozen
 class FunctionSpec:
     """A function as the client declares it."""
@@ -32,8 +38,7 @@ class FunctionSpec:
     strict: bool | None = None
 
     def __attrs_post_init__(self) -> None:
-        if not 0 < len(self.name) <= LONGEST_NAME:
-            raise WrongError(f"must have from 1 to {LONGEST_NAME} characters", ".name")
+        check_name(self.name)
 
     def as_tool(self) -> Tool:
         return Tool(self.name, self.parameters or {}, self.description or "", self.strict)
@@ -118,10 +123,10 @@ def _choice(value: object) -> Choice:
     match by_type(value, {"function": _Function, "allowed_tools": _AllowedTools}):
         case _Function(function):
             return Choice("required", named=function.name, at="tool_choice.function.name")
-        case chosen:
-            tools = chosen.allowed_tools.tools
+        case some:
+            tools = some.allowed_tools.tools
             names = tuple(tool.function.name for tool in tools if tool.function is not None)
-            return Choice(chosen.allowed_tools.mode, None, names, "tool_choice.allowed_tools.tools")
+            return Choice(some.allowed_tools.mode, None, names, "tool_choice.allowed_tools.tools")
 
 
 @structures(LegacyChoice)
@@ -153,6 +158,14 @@ def offer(declared: Mapping[str, FunctionSpec], choice: Choice) -> Offer:
         if spec.name in tools:
             raise refusal(place, f"is {spec.name!r}, which another one has; names must differ")
         tools[spec.name] = spec.as_tool()
+    return chosen(tools, choice)
+
+
+def chosen(tools: Mapping[str, Tool], choice: Choice) -> Offer:
+    """Put tools, by their names, and the choice among them together.
+
+    ProxyError where they do not fit.
+    """
     for name in choice.names:
         if name not in tools:
             known = ", ".join(tools) or "none"

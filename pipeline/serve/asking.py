@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, get_args
-from urllib.parse import quote
 
 import structlog
 import trio
@@ -27,7 +26,6 @@ STREAM_HEADERS: Final = {
     "Cache-Control": "no-cache, no-transform",
     "X-Accel-Buffering": "no",
 }
-MOST_NAMED: Final = 32
 Write = Callable[[bytes], Awaitable[None]]
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -57,9 +55,8 @@ def told_about(server: Server, wish: Wish, mode: OutputMode) -> dict[str, str]:
         "x-proxy-output-mode": mode,
         "x-codex-stop-after-tools-mode": server.options.effective_cut_mode,
     }
-    if wish.ignored:  # names are the client's own, and a header takes only so much
-        names = [quote(name[:80], safe="[]") for name in wish.ignored[:MOST_NAMED]]
-        headers["x-proxy-ignored-params"] = ", ".join(names)
+    if wish.ignored:
+        headers["x-proxy-ignored-params"] = ", ".join(wish.ignored)
     return headers
 
 

@@ -1,0 +1,123 @@
+"""How a Responses request wants its answer: its form, its length, and the thinking behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+from attrs import frozen
+
+from pipeline.loose_json import as_json, is_json
+from pipeline.requests.ignored import names_of, unread
+from pipeline.requests.structure import WrongError, by_type, exactly, structures, wanted
+
+Verbosity: TypeAlias = Literal["low", "medium", "high"]
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+MOST_PAIRS: Final = 16
+LONGEST_KEY: Final = 64
+LONGEST_VALUE: Final = 512
+
+
+@frozen
+class Form:
+    """The form of the text: free, any JSON object, or JSON of a schema."""
+
+    schema: dict[str, Any] | None = None
+    json_object: bool = False
+
+
+@frozen
+class TextWish:
+    """The form and the length of the text."""
+
+    format: Form | None = None
+    verbosity: Verbosity | None = None
+
+    @property
+    def form(self) -> Form:
+        return self.format or Form()
+
+
+@frozen
+class ReasoningWish:
+    """How the model thinks, and how much of it is told."""
+
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed", "none"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+    """What `summary` was called before."""
+    context: str | None = None
+    """Which of the earlier reasoning the model sees. All that comes back reaches it."""
+
+
+@frozen
+class Metadata:
+    """Pairs that the client wants to find again."""
+
+    pairs: Mapping[str, str]
+
+
+@frozen
+class Number:
+    """Any number within bounds."""
+
+    value: float
+
+
+@frozen
+class _Schema:
+    schema: dict[str, Any]
+    name: str | None = None
+
+
+@frozen
+class _Text:
+    """Free text, which needs no more words."""
+
+
+@frozen
+class _JsonObject:
+    """Any JSON object."""
+
+
+@structures(Form)
+def _form(value: object) -> Form:
+    forms = {"text": _Text, "json_object": _JsonObject, "json_schema": _Schema}
+    match by_type(value, forms):
+        case _Schema(schema):
+            return Form(schema=schema)
+        case form:
+            return Form(json_object=isinstance(form, _JsonObject))
+
+
+@structures(Number)
+def _number(value: object) -> Number:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wanted("a number", value)
+    if not 0 <= value <= 2:
+        raise WrongError("must be from 0 to 2")
+    return Number(float(value))
+
+
+@structures(Metadata)
+def _metadata(value: object) -> Metadata:
+    pairs: dict[str, object] = exactly(dict, value)
+    if len(pairs) > MOST_PAIRS:
+        raise WrongError(f"must have at most {MOST_PAIRS} pairs, not {len(pairs)}")
+    kept: dict[str, str] = {}
+    for key, one in pairs.items():
+        if len(key) > LONGEST_KEY:
+            raise WrongError(f"has a key of more than {LONGEST_KEY} characters: {key:.80}…")
+        if not isinstance(one, str) or len(one) > LONGEST_VALUE:
+            raise WrongError(f"must be a string of at most {LONGEST_VALUE} characters", f".{key}")
+        kept[key] = one
+    return Metadata(kept)
+
+
+def text_without_effect(text: object) -> Iterator[str]:
+    """The names within `text` that nothing here reads."""
+    wish = as_json(text)
+    yield from unread(wish, names_of(TextWish), "text.")
+    form = as_json(wish.get("format"))
+    if is_json(form) and form.get("type") == "json_schema":
+        yield from unread(form, ("type", *names_of(_Schema)), "text.format.")

@@ -1,0 +1,302 @@
+"""A Responses request, and the Turn it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, Self
+
+from attrs import evolve, field, frozen
+
+from pipeline.loose_json import Json, as_json, is_json
+from pipeline.requests.answer_form import (
+    Metadata,
+    Number,
+    ReasoningWish,
+    TextWish,
+    text_without_effect,
+)
+from pipeline.requests.chat import AS_JSON
+from pipeline.requests.declared_tools import Declared, hosted, toolbox
+from pipeline.requests.echo import echo, shown
+from pipeline.requests.history import declared_within, history, latest_effort, placed
+from pipeline.requests.ignored import listed, names_of, refuse, unread
+from pipeline.requests.input_items import (
+    Compaction,
+    Input,
+    LeftOut,
+    MoreTools,
+    Reference,
+    Trigger,
+    Update,
+    structured_items,
+)
+from pipeline.requests.structure import OMIT, WrongError, refusal, structured
+from pipeline.requests.tool_pick import Pick
+from pipeline.requests.tools import chosen
+from pipeline.settings import Settings
+from pipeline.turn import OutputMode, Turn
+
+SEALED_REASONING: Final = "reasoning.encrypted_content"
+_HONOURED: Final = frozenset({SEALED_REASONING, "message.input_image.image_url"})
+"""What can be included. Addresses of pictures are shown in any case."""
+_ELSEWHERE: Final = {
+    "conversation": "previous_response_id, or the whole conversation as input",
+    "prompt": "instructions and input",
+}
+"""What stands for words that are kept elsewhere: an answer without them would be to nothing."""
+_BOOKKEEPING: Final = frozenset(
+    {
+        "client_metadata",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "user",
+    }
+)
+"""What changes no answer: it is repeated where a response has a place for it, and no more."""
+
+
+@frozen
+class ResponsesRequest:
+    """A request whose every field is of the right kind.
+
+    `turn` puts the fields together, and refuses those that do not fit each other. Before, items
+    that stand for others are to be replaced: `references` by `resolved`, `compactions` by `opened`.
+    """
+
+    model: str = Turn().model
+    input: Input = Input()
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    stream: bool | None = None
+    store: bool = True
+    background: bool = False
+    metadata: Metadata = Metadata({})
+    include: tuple[str, ...] = ()
+    tools: tuple[Declared, ...] = ()
+    tool_choice: Pick = Pick()
+    parallel_tool_calls: bool | None = None
+    max_tool_calls: int | None = None
+    text: TextWish = TextWish()
+    reasoning: ReasoningWish = ReasoningWish()
+    truncation: Literal["auto", "disabled"] = "disabled"
+    temperature: Number | None = None
+    top_p: Number | None = None
+    top_logprobs: int | None = None
+    max_output_tokens: int | None = None
+    service_tier: str | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    given: Json = field(factory=dict[str, Any], metadata=OMIT)
+    """The body, less what is null."""
+    ignored: tuple[str, ...] = field(default=(), metadata=OMIT)
+    """The parameters that were given and have no effect, in the order they came."""
+
+    def __attrs_post_init__(self) -> None:
+        if not self.model:
+            raise WrongError("is empty; it must be the name of a model", ".model")
+        if self.previous_response_id == "":
+            raise WrongError("is empty; it must be the id of a response", ".previous_response_id")
+        if self.max_tool_calls is not None and self.max_tool_calls < 1:
+            raise WrongError("must be at least 1", ".max_tool_calls")
+        if self.background and not self.store:
+            raise WrongError(
+                "is true, but store is false; what runs in the background must be stored to be "
+                "found again",
+                ".background",
+            )
+        for number, item in enumerate(self.input.items[:-1]):
+            if isinstance(item.what, Trigger):
+                raise WrongError(
+                    "is a compaction_trigger; it must be the last item", f".input[{number}]"
+                )
+
+    @classmethod
+    def from_json(cls, body: object, *, partial: bool = False) -> Self:
+        """Check and structure a decoded body; ProxyError names the field that is wrong.
+
+        A `partial` request needs no model and no input: enough to replay an answer with.
+        """
+        given = body
+        if is_json(body):  # null stands for a parameter that is not given
+            given = {name: one for name, one in body.items() if one is not None or name == "model"}
+        request = structured(given, cls)
+        given = as_json(given)
+        for name, instead in _ELSEWHERE.items():
+            if name in given:
+                raise refusal(name, f"is kept elsewhere and cannot be read here; send {instead}")
+        if not partial:
+            _check_enough(given)
+        request = evolve(request, given=given)
+        return evolve(request, ignored=listed(request._without_effect()))  # noqa: SLF001
+
+    def refuse_ignored(self) -> None:
+        """Raise ProxyError for the first parameter that has no effect, if there is one."""
+        refuse(self.ignored)
+
+    # -- items that stand for others -------------------------------------------------------------
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """The ids of the items that the input only refers to."""
+        return tuple(i.what.id for i in self.input.items if isinstance(i.what, Reference))
+
+    def resolved(self, found: Mapping[str, Json]) -> Self:
+        """The same request with the items themselves; ProxyError names one that is not found."""
+        items = list(self.input.items)
+        for number, item in enumerate(items):
+            if isinstance(item.what, Reference):
+                if item.what.id not in found:
+                    raise refusal(
+                        f"input[{number}].id",
+                        f"is {item.what.id!r:.100}, which is no item that is stored here; send the "
+                        "item itself",
+                    )
+                (items[number],) = structured_items([found[item.what.id]])
+        return evolve(self, input=Input(tuple(items)))
+
+    @property
+    def compactions(self) -> tuple[str, ...]:
+        """The sealed contents of the compactions in the input."""
+        items = self.input.items
+        return tuple(i.what.encrypted_content for i in items if isinstance(i.what, Compaction))
+
+    def opened(self, found: Mapping[str, Sequence[Json]]) -> Self:
+        """The same request with what compactions stand for, by their sealed contents.
+
+        ProxyError names one that is not found.
+        """
+        items = list(self.input.items)
+        for number, item in enumerate(items):
+            if isinstance(item.what, Compaction):
+                if item.what.encrypted_content not in found:
+                    raise refusal(
+                        f"input[{number}].encrypted_content",
+                        "cannot be opened: it was sealed elsewhere, for somebody else, or altered",
+                    )
+                within = structured_items(found[item.what.encrypted_content])
+                items[number] = evolve(item, opened=tuple(one.what for one in within))
+        return evolve(self, input=Input(tuple(items)))
+
+    @property
+    def wants_compaction(self) -> bool:
+        """Whether the conversation is to be shortened, not answered."""
+        return bool(self.input.items) and isinstance(self.input.items[-1].what, Trigger)
+
+    # -- what is asked for -----------------------------------------------------------------------
+
+    def items(
+        self, earlier: Sequence[Json] = (), settings: Settings | None = None
+    ) -> tuple[Json, ...]:
+        """The conversation in the backend's form, that of earlier responses included."""
+        return self.turn(settings, earlier=earlier).items
+
+    def turn(
+        self,
+        settings: Settings | None = None,
+        *,
+        earlier: Sequence[Json] = (),
+        output_mode: OutputMode | None = None,
+    ) -> Turn:
+        """The answer that is asked for; ProxyError where the fields do not fit together.
+
+        `earlier` is the conversation that `previous_response_id` stands for, as clients see it.
+        """
+        settings = settings or Settings()
+        items = placed(self.input.items, structured_items(earlier))
+        tools = toolbox({**declared_within(items), "tools": self.tools})
+        offered = chosen(tools.by_name, self.tool_choice.among(tools))
+        system = not settings.ignore_client_system_prompt
+        said = history(items, tools, system=system)
+        if not said.items:
+            raise refusal("input", "says nothing; send at least one message")
+        own = [self.instructions or ""] if system else []
+        form = [AS_JSON] if self.text.form.json_object else []
+        return Turn(
+            model=self.model,
+            instructions="\n\n".join(filter(None, [*own, said.instructions, *form])),
+            items=said.items,
+            tools=offered.tools,
+            tool_choice=offered.choice,
+            effort=latest_effort(items) or self.reasoning.effort,
+            summary=self.reasoning.summary or self.reasoning.generate_summary,
+            output_schema=self.text.form.schema,
+            base_instructions=settings.base_instructions or None,
+            parallel_tool_calls=settings.calls_in_parallel(self.parallel_tool_calls),
+            output_mode=output_mode,
+            stream=self.stream,
+            max_tool_calls=self.max_tool_calls,
+            verbosity=self.text.verbosity,
+        )
+
+    @property
+    def wants_sealed_reasoning(self) -> bool:
+        """Whether the client asked for reasoning in a form that it can send back."""
+        return SEALED_REASONING in self.include
+
+    def echo(self) -> dict[str, Any]:
+        """The request's fields as the response repeats them."""
+        return echo(self.given)
+
+    def input_items(self) -> list[Json]:
+        """The input as it is stored and shown: every item has an id."""
+        return [
+            shown(item.given) for item in self.input.items if not isinstance(item.what, Trigger)
+        ]
+
+    def _without_effect(self) -> Iterator[str]:
+        """The names that were given and that nothing here reads, in their order."""
+        no_effect = {"temperature", "top_p", "top_logprobs", "max_output_tokens", "truncation"}
+        read = ({*names_of(ResponsesRequest)} | _BOOKKEEPING) - no_effect - {"service_tier"}
+        for name, value in self.given.items():
+            match name:
+                case "tools":
+                    yield from hosted(name, self.tools)
+                case "input":
+                    yield from self._items_without_effect()
+                case "tool_choice" if self.tool_choice.hosted:
+                    yield name
+                case "include":
+                    yield from (f"{name}.{one}" for one in self.include if one not in _HONOURED)
+                case "text":
+                    yield from text_without_effect(value)
+                case "reasoning":
+                    yield from unread(as_json(value), names_of(ReasoningWish), f"{name}.")
+                case "stream_options":
+                    yield from unread(as_json(value), (), f"{name}.")
+                case _:
+                    yield from unread({name: value}, read)
+
+    def _items_without_effect(self) -> Iterator[str]:
+        for number, item in enumerate(self.input.items):
+            match item.what:
+                case MoreTools(tools):
+                    yield from hosted(f"input[{number}].tools", tools)
+                case LeftOut(kind):
+                    yield f"input[{number}].{kind}"
+                case Update(text=text) if text:
+                    yield f"input[{number}].text"
+                case _:
+                    continue
+
+
+def _check_enough(given: Json) -> None:
+    if "model" not in given:
+        raise refusal("model", "is missing; a request needs a model and input")
+    if "previous_response_id" in given:
+        return
+    if "input" not in given:
+        raise refusal("input", "is missing; a request needs a model and input")
+    if given["input"] == []:
+        raise refusal("input", "is empty; send at least one item")
+
+
+@frozen
+class CompactRequest(ResponsesRequest):
+    """A request to shorten a conversation: the same fields, of which fewer matter."""
+
+    @property
+    def wants_compaction(self) -> bool:
+        return True
