@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from pipeline.errors import Failure
@@ -68,6 +68,37 @@ class ResponsesAnswer:
     def call_count(self) -> int:
         return len(self.calls)
 
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        return self.finish
+
+    @property
+    def tokens(self) -> tuple[int, int] | None:
+        """Those read and those written, where they are known."""
+        if not self._usage:
+            return None
+        read = sum(usage.input_tokens for usage in self._usage)
+        return read, sum(usage.output_tokens for usage in self._usage)
+
+    @property
+    def hidden_failure(self) -> Failure | None:
+        """What failed after a call was given out: the call stands, and the operator is told."""
+        return self.failure if self.calls else None
+
+    def whole(self, items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """A response of items that are there at once, from its beginning to its end."""
+        events = list(self._begin())
+        for item in items:
+            place = {"output_index": len(self.output), "item": item}
+            self.output.append(item)
+            events.append({"type": "response.output_item.added"} | place)
+            events.append({"type": "response.output_item.done"} | place)
+        return [*events, *self._end(TurnEnd())]
+
+    def count(self, usage: Usage) -> None:
+        """Enter what was spent."""
+        self._usage.append(usage)
+
     def usage(self) -> dict[str, Any] | None:
         """The exact token counts so far, or None."""
         return usage_object(self._usage)
@@ -106,7 +137,7 @@ class ResponsesAnswer:
             case ToolCall():
                 yield from self._call(event)
             case Usage():
-                self._usage.append(event)
+                self.count(event)
             case Failed(failure):
                 self.failure = failure
                 if not self.calls:

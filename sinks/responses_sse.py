@@ -87,6 +87,10 @@ class ResponsesEncoder:
         alive = [*self.answer.begin(), {"type": "keepalive"}]
         return self._framed(alive)
 
+    def whole(self, items: Iterable[dict[str, Any]]) -> list[bytes]:
+        """A stream of items that are there at once, from its beginning to its end."""
+        return self._framed(self.answer.whole(items))
+
     def fail(self, failure: Failure) -> list[bytes]:
         """How a stream ends that can no longer be refused with a status of its own."""
         return self._framed(self.answer.fail(failure))
@@ -150,6 +154,10 @@ class _Stream:
         frames = self._encoder.frames(burst)
         if frames:
             await self._send(frames)
+
+    async def tell(self, items: Iterable[dict[str, Any]]) -> None:
+        """Write a whole response of items that are there at once."""
+        await self._send(self._encoder.whole(items))
 
     async def _send(self, frames: list[bytes]) -> None:
         raise NotImplementedError

@@ -107,8 +107,9 @@ class ServerFlags:
     store_days: float = flag("PROXY_STORE_DAYS", 30.0, "how long a response is kept")
     seal_key_file: str = flag(
         "PROXY_SEAL_KEY_FILE",
-        "~/.local/state/codex-sluice/seal.key",
-        "the key that compacted conversations are sealed with; made when there is none",
+        "",
+        "the key that compacted conversations are sealed with, made when there is none; by default "
+        "seal.key beside the store",
     )
     responses_websocket: bool = flag(
         "PROXY_RESPONSES_WEBSOCKET",

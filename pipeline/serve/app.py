@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import structlog
 import trio
+from attrs import frozen
 from quart import Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
@@ -15,10 +16,11 @@ from werkzeug.exceptions import HTTPException
 from pipeline.chain import Pipeline
 from pipeline.errors import Failure, ProxyError
 from pipeline.ledger import Ledger
-from pipeline.serve import chat, health, models
+from pipeline.serve import chat, compaction, health, models, responses, stored
 from pipeline.serve.admission import Admission, Limits
 from pipeline.serve.answers import here, json_response
 from pipeline.serve.auth import Keys
+from pipeline.serve.background import Job
 from pipeline.serve.body import DRAINED, MIB, read_json, too_large
 from pipeline.serve.closing import EndedByServer
 from pipeline.serve.connection import BoundedRequest, Connection, NoWebsocket
@@ -26,14 +28,26 @@ from pipeline.serve.door import Door
 from pipeline.serve.exchange import HEALTH, Exchange
 from pipeline.serve.metrics import Metrics
 from pipeline.serve.origins import Origins
+from pipeline.serve.remembered import Memory
+from pipeline.serve.sealed import Sealed
 from pipeline.serve.streaming import BUG
 from pipeline.settings import Settings
 from pipeline.stage import Source
+from pipeline.store.responses import ResponseStore
 from pipeline.turn import Turn
 
 HOPELESS: Final = frozenset({500, 501, 504})
 """Statuses that a client's retry does not cure; SDKs repeat every 5xx unless they are told."""
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+@frozen
+class Remembers:
+    """What outlives a request: the store, the seal, and work that nobody waits for."""
+
+    store: ResponseStore
+    sealed: Sealed
+    nursery: trio.Nursery
 
 
 class Server(QuartTrio):
@@ -43,7 +57,9 @@ class Server(QuartTrio):
     asgi_websocket_class = NoWebsocket  # type: ignore[assignment]
     request_class = BoundedRequest
 
-    def __init__(self, settings: Settings, recipe: Pipeline, door: Door) -> None:
+    def __init__(
+        self, settings: Settings, recipe: Pipeline, door: Door, remembers: Remembers
+    ) -> None:
         super().__init__("pipeline.serve", static_folder=None)
         self.options = settings
         self.recipe = recipe
@@ -61,6 +77,11 @@ class Server(QuartTrio):
             )
         )
         self.metrics = Metrics(self.admission, door.counters)
+        self.store = remembers.store
+        self.sealed = remembers.sealed
+        self.background = remembers.nursery
+        """Where responses are made that nobody waits for."""
+        self.jobs: dict[str, Job] = {}
         self.time_is_up = trio.Event()
         """Set when answers that are still being made must be ended."""
         self.url_map.strict_slashes = False
@@ -90,6 +111,10 @@ class Server(QuartTrio):
             _log.info("request content", body=body)
         return body
 
+    def memory(self, owner: str) -> Memory:
+        """What the server remembers for one caller."""
+        return Memory(self.store, self.sealed, owner)
+
     def sources(self, exchange: Exchange, turn: Turn, number: int) -> list[Source]:
         """So many turns, ready to run, and their books opened."""
         exchange.ledgers = [Ledger() for _ in range(number)]
@@ -109,16 +134,18 @@ class Server(QuartTrio):
         level("request", **exchange.line())
 
 
-def create_app(settings: Settings, recipe: Pipeline | None, door: Door) -> Server:
+def create_app(
+    settings: Settings, recipe: Pipeline | None, door: Door, remembers: Remembers
+) -> Server:
     """The app, ready to be served; without a recipe, with the one the settings describe."""
-    server = Server(settings, settings.pipeline() if recipe is None else recipe, door)
+    server = Server(settings, settings.pipeline() if recipe is None else recipe, door, remembers)
     # Quart runs what it does not see to be async in a thread: partials it sees, lambdas not.
     server.before_request(partial(_let_in, server))
     server.after_request(partial(_complete, server))
     server.register_error_handler(ProxyError, _proxy_error)
     server.register_error_handler(HTTPException, _http_error)
     server.register_error_handler(Exception, _bug)
-    for routes in (chat, models, health):
+    for routes in (chat, responses, compaction, stored, models, health):
         routes.add_routes(server)
     return server
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, get_args
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, get_args
 
 import structlog
 import trio
@@ -27,6 +27,7 @@ STREAM_HEADERS: Final = {
     "X-Accel-Buffering": "no",
 }
 Write = Callable[[bytes], Awaitable[None]]
+Result = TypeVar("Result")
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
@@ -39,11 +40,14 @@ class Wish(Protocol):
     def refuse_ignored(self) -> None: ...
 
 
-class StreamSink(Shared[Failure | None], Voice, Protocol):
+class StreamSink(Voice, Protocol):
     """A sink that writes a stream, and what else a stream needs."""
 
     @property
     def answer(self) -> Answered: ...
+
+
+SinkT = TypeVar("SinkT", bound=StreamSink)
 
 
 def told_about(server: Server, wish: Wish, mode: OutputMode) -> dict[str, str]:
@@ -90,33 +94,35 @@ async def enter(server: Server, exchange: Exchange, turn: Turn, turns: int = 1) 
     return place
 
 
-async def stream(  # noqa: PLR0913
+async def run(
+    server: Server, exchange: Exchange, sink: Shared[Result], turn: Turn, turns: int = 1
+) -> Result:
+    """Run a turn, or several as choices, into a sink."""
+    sources = server.sources(exchange, turn, turns)
+    return await run_choices(server.recipe, sources, sink, turn, exchange.ledgers)
+
+
+async def stream(  # noqa: PLR0913, PLR0917
     server: Server,
     exchange: Exchange,
-    turn: Turn,
     place: ExitStack,
-    make_sink: Callable[[Write], StreamSink],
-    *,
+    make_sink: Callable[[Write], SinkT],
+    work: Callable[[SinkT], Awaitable[Failure | None]],
     headers: dict[str, str],
-    turns: int = 1,
-    after: Callable[[], None] = lambda: None,
 ) -> Response:
-    """An answer that is sent while it is made. `after` runs when the whole of it was written."""
+    """An answer that is sent while it is made: `work` makes it, in the request's own nursery."""
     settings = server.options
     outlet = Outlet(exchange, settings.ping_interval)
     write = partial(_write_and_log, outlet.write) if settings.log_content else outlet.write
     sink = make_sink(write)
     exchange.answer = sink.answer
-    sources = server.sources(exchange, turn, turns)
     taken = place.pop_all()  # from here on the stream's own
 
-    async def work() -> Failure | None:
+    async def make() -> Failure | None:
         with taken, server.metrics.streams.track_inprogress():
-            failure = await run_choices(server.recipe, sources, sink, turn, exchange.ledgers)
-            after()
-            return failure
+            return await work(sink)
 
-    exchange.start(outlet.run, sink, work)
+    exchange.start(outlet.run, sink, make)
     await outlet.prime(settings.prime_window)
     return StreamedResponse(outlet, STREAM_HEADERS | headers)
 

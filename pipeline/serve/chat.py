@@ -9,10 +9,10 @@ from attrs import evolve
 from quart import Response
 
 from pipeline import recipes
-from pipeline.choices import run_choices
+from pipeline.errors import Failure
 from pipeline.requests.chat import ChatRequest
 from pipeline.serve.answers import here, json_response
-from pipeline.serve.asking import enter, stream, told_about, wished_output_mode
+from pipeline.serve.asking import enter, run, stream, told_about, wished_output_mode
 from sinks.chat_json import ChatJson
 from sinks.chat_sse import ChatSse
 
@@ -34,10 +34,12 @@ async def _answer(server: Server) -> Response:
     with await enter(server, exchange, turn, wish.n) as place:
         options = evolve(recipes.chat_options(server.options, turn), choices=wish.n)
         if turn.stream:
-            make = partial(ChatSse, options)
-            return await stream(server, exchange, turn, place, make, headers=headers, turns=wish.n)
+
+            async def work(sink: ChatSse) -> Failure | None:
+                return await run(server, exchange, sink, turn, wish.n)
+
+            return await stream(server, exchange, place, partial(ChatSse, options), work, headers)
         sink = ChatJson(options)
         exchange.answer = sink.answer
-        sources = server.sources(exchange, turn, wish.n)
-        completion = await run_choices(server.recipe, sources, sink, turn, exchange.ledgers)
+        completion = await run(server, exchange, sink, turn, wish.n)
     return json_response(completion.body, headers=headers | completion.headers)

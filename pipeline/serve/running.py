@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import trio
 from attrs import frozen
 
 from pipeline.chain import Pipeline
 from pipeline.errors import only_member
-from pipeline.serve.app import Server, create_app
+from pipeline.serve.app import Remembers, Server, create_app
 from pipeline.serve.auth import Keys, check_exposure
 from pipeline.serve.door import Door, open_door
-from pipeline.serve.listening import Listening, bind
+from pipeline.serve.listening import LAST_WORDS, Listening, bind
+from pipeline.serve.sealed import Sealed
 from pipeline.settings import Settings
+from pipeline.store.seal import Seal
+from pipeline.store.sqlite import IN_MEMORY, Bounds, open_store
 
 
 @frozen
@@ -46,14 +50,32 @@ async def serving(
         if door is None:
             door = await stack.enter_async_context(open_door(settings, demo=demo))
             await door.check_login()
-        server = create_app(settings, recipe, door)
+        place = IN_MEMORY if demo and settings.store == Settings().store else settings.store
+        kept = Bounds(settings.store_mb, settings.store_days * 86_400)
+        store = await stack.enter_async_context(open_store(place, kept))
+        sealed = Sealed(_seal(settings, place))
         stop = trio.Event()
         try:
-            async with trio.open_nursery() as nursery:
-                await nursery.start(Listening(server, settings).run, sockets, stop.wait)
-                port = sockets[0].getsockname()[1]
-                host = f"[{settings.host}]" if ":" in settings.host else settings.host
-                yield Running(f"http://{host}:{port}", server)
-                stop.set()
+            async with trio.open_nursery() as jobs:
+                server = create_app(settings, recipe, door, Remembers(store, sealed, jobs))
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(Listening(server, settings).run, sockets, stop.wait)
+                    port = sockets[0].getsockname()[1]
+                    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+                    yield Running(f"http://{host}:{port}", server)
+                    stop.set()
+                with trio.move_on_after(LAST_WORDS):
+                    for job in list(server.jobs.values()):
+                        await job.over.wait()
+                jobs.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise only_member(group) from None
+
+
+def _seal(settings: Settings, place: str) -> Seal:
+    """What is sealed can be opened as long as what is stored can be found."""
+    if settings.seal_key_file:
+        return Seal.from_file(settings.seal_key_file)
+    if place == IN_MEMORY:
+        return Seal.for_now()
+    return Seal.from_file(str(Path(place).expanduser().with_name("seal.key")))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import trio
 import trio.testing
@@ -194,6 +196,10 @@ async def test_who_waits_too_long_gets_a_503() -> None:
         assert refused.headers["retry-after"] == "1"
 
 
+def waiting(here: Served, number: int) -> bool:
+    return here.server.admission.waiting == number
+
+
 async def test_keys_take_turns() -> None:
     go = trio.Event()
     door = ScriptedDoor((go, *HELLO))
@@ -206,7 +212,7 @@ async def test_keys_take_turns() -> None:
             [("a1", ALICE), ("a2", ALICE), ("a3", ALICE), ("b1", BOB)]
         ):
             nursery.start_soon(ask, words, key)
-            await here.until(lambda place=place: here.server.admission.waiting == place)
+            await here.until(partial(waiting, here, place))
             await door.until_turn()
         go.set()
     said = [turn.items[-1]["content"] for turn in door.asked]

@@ -1,0 +1,94 @@
+"""Responses that are made while nobody waits: asked for, polled, cancelled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import structlog
+import trio
+from attrs import Factory, define
+from quart import Response
+
+from pipeline.errors import Failure, ProxyError
+from pipeline.serve.answers import json_response
+from pipeline.serve.exchange import Exchange
+from pipeline.serve.streaming import BUG
+from sinks.responses import error_code, error_message, response_object
+
+if TYPE_CHECKING:
+    from pipeline.serve.app import Server
+    from pipeline.serve.responses import Asked
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+@define
+class Job:
+    """One response that is being made."""
+
+    owner: str
+    scope: trio.CancelScope = Factory(trio.CancelScope)
+    over: trio.Event = Factory(trio.Event)
+
+
+async def begin(
+    server: Server, exchange: Exchange, asked: Asked, headers: dict[str, str]
+) -> Response:
+    """Start a response, and answer with what there is of it: its id and its place in the queue."""
+    if asked.wish.stream:
+        raise ProxyError(
+            Failure(
+                "a response in the background is polled, not streamed; leave out stream or "
+                "background",
+                status=400,
+                type="invalid_request_error",
+                code="invalid_request_error",
+                param="stream",
+            )
+        )
+    queued = _state(asked, "queued")
+    asked.memory.keep(asked.wish, queued)
+    job = Job(exchange.caller)
+    server.jobs[asked.options.response_id] = job
+    own = Exchange.of("POST", exchange.path, exchange.request_id)
+    own.caller, own.route, own.status = exchange.caller, exchange.route, 200
+    own.facts["background"] = asked.options.response_id
+    server.background.start_soon(_work, server, own, asked, job)
+    return json_response(queued, headers=headers)
+
+
+async def _work(server: Server, exchange: Exchange, asked: Asked, job: Job) -> None:
+    structlog.contextvars.clear_contextvars()
+    structlog.contextvars.bind_contextvars(request_id=exchange.request_id)
+    last = _state(asked, "cancelled")
+    try:
+        with job.scope:
+            last = await _make(server, exchange, asked)
+    finally:
+        asked.memory.keep(asked.wish, last)
+        del server.jobs[asked.options.response_id]
+        job.over.set()
+        server.finish(exchange)
+
+
+async def _make(server: Server, exchange: Exchange, asked: Asked) -> dict[str, Any]:
+    from pipeline.serve.asking import enter  # noqa: PLC0415
+    from pipeline.serve.responses import answer  # noqa: PLC0415  # each needs the other
+
+    try:
+        with await enter(server, exchange, asked.turn):
+            asked.memory.keep(asked.wish, _state(asked, "in_progress"))
+            body, _ = await answer(server, exchange, asked)
+            return body
+    except ProxyError as error:
+        exchange.failure = error.failure
+    except Exception:  # noqa: BLE001  # a bug must not take the server along
+        _log.exception("a response in the background broke")
+        exchange.failure = BUG
+    failure = exchange.failure
+    told = {"code": error_code(failure), "message": error_message(failure)}
+    return response_object(asked.options, "failed", error=told)
+
+
+def _state(asked: Asked, status: str) -> dict[str, Any]:
+    return response_object(asked.options, "in_progress") | {"status": status}

@@ -1,0 +1,89 @@
+"""What a request refers to, found again: earlier responses, items, sealed conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from pipeline.errors import Failure, ProxyError
+from pipeline.loose_json import Json, text_of
+from pipeline.requests.responses import ResponsesRequest
+from pipeline.serve.sealed import Sealed
+from pipeline.store.responses import ResponseStore, StoredResponse
+
+LONGEST_CHAIN: Final = 10_000
+RequestT = TypeVar("RequestT", bound=ResponsesRequest)
+
+
+class Memory:
+    """One caller's view of what the server keeps; `nearby` is looked at first."""
+
+    def __init__(
+        self,
+        store: ResponseStore,
+        sealed: Sealed,
+        owner: str,
+        nearby: Mapping[str, StoredResponse] | None = None,
+    ) -> None:
+        self._store = store
+        self._sealed = sealed
+        self.owner = owner
+        self._nearby = nearby or {}
+
+    async def settle(self, wish: RequestT) -> tuple[RequestT, list[Json]]:
+        """The request with everything it refers to in its place, and the conversation before it."""
+        earlier = await self.conversation(wish.previous_response_id)
+        if wish.references:
+            wish = wish.resolved(await self._store.items(self.owner, wish.references))
+        if wish.compactions:
+            wish = wish.opened(self._sealed.open_all(wish.compactions, self.owner))
+        return wish, earlier
+
+    async def conversation(self, response_id: str | None) -> list[Json]:
+        """Everything that was said up to a response, that response included."""
+        parts: list[Sequence[Json]] = []
+        for _ in range(LONGEST_CHAIN):
+            if response_id is None:
+                break
+            found = self._nearby.get(response_id) or await self._store.get(self.owner, response_id)
+            if found is None:
+                raise ProxyError(unknown_response(response_id, "previous_response_id"))
+            parts.append(found.items)
+            response_id = found.previous
+        items = [item for part in reversed(parts) for item in part]
+        return self._after_compaction(items)
+
+    def _after_compaction(self, items: list[Json]) -> list[Json]:
+        """A conversation that was compacted on its way goes on from there."""
+        for at in reversed(range(len(items))):
+            if items[at].get("type") == "compaction":
+                content = text_of(items[at].get("encrypted_content"))
+                opened = self._sealed.open_all((content,), self.owner).get(content, ())
+                return [*opened, *items[at + 1 :]]
+        return items
+
+    def keep(self, wish: ResponsesRequest, response: dict[str, Any]) -> None:
+        """Remember a finished response, if the client wants that."""
+        if wish.store:
+            self._store.put(self.stored(wish, response))
+
+    def stored(self, wish: ResponsesRequest, response: dict[str, Any]) -> StoredResponse:
+        return StoredResponse(
+            text_of(response.get("id")),
+            self.owner,
+            response,
+            tuple(wish.input_items()),
+            wish.previous_response_id,
+        )
+
+
+def unknown_response(response_id: str, param: str | None = None) -> Failure:
+    code = "previous_response_not_found" if param else "not_found"
+    return Failure(
+        f"there is no response {response_id!r:.100} here; it may have been deleted, or have grown "
+        "too old",
+        status=404,
+        type="invalid_request_error",
+        code=code,
+        param=param,
+    )

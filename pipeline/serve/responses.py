@@ -1,0 +1,104 @@
+"""`POST /v1/responses`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+from quart import Response
+
+from pipeline import recipes
+from pipeline.errors import Failure
+from pipeline.requests.responses import ResponsesRequest
+from pipeline.serve import background
+from pipeline.serve.answers import here, json_response
+from pipeline.serve.asking import enter, run, stream, told_about, wished_output_mode
+from pipeline.serve.compaction import compacted, summarising
+from pipeline.serve.exchange import Exchange
+from pipeline.serve.remembered import Memory
+from pipeline.turn import OutputMode, Turn
+from sinks.responses import ResponsesOptions
+from sinks.responses_json import ResponsesJson
+from sinks.responses_sse import ResponsesMessages, ResponsesSse
+
+if TYPE_CHECKING:
+    from pipeline.serve.app import Server
+
+
+@frozen
+class Asked:
+    """A request of the Responses API, understood: what to run and how to write it."""
+
+    wish: ResponsesRequest
+    turn: Turn
+    options: ResponsesOptions
+    memory: Memory
+
+
+def add_routes(server: Server) -> None:
+    @server.post("/v1/responses")
+    async def responses() -> Response:
+        exchange = here()
+        wish = ResponsesRequest.from_json(await server.read_json())
+        asked = await understand(server, wish, server.memory(exchange.caller), wished_output_mode())
+        headers = told_about(server, wish, server.options.output_mode_for(asked.turn))
+        if wish.background:
+            return await background.begin(server, exchange, asked, headers)
+        with await enter(server, exchange, asked.turn) as place:
+            if wish.stream:
+                work = partial(tell, server, exchange, asked)
+                make = partial(ResponsesSse, asked.options)
+                return await stream(server, exchange, place, make, work, headers)
+            body, more = await answer(server, exchange, asked)
+        return json_response(body, headers=headers | more)
+
+
+async def understand(
+    server: Server, wish: ResponsesRequest, memory: Memory, mode: OutputMode | None
+) -> Asked:
+    """Put together what is asked for; ProxyError names what does not fit."""
+    settings = server.options
+    wish, earlier = await memory.settle(wish)
+    if wish.wants_compaction:
+        turn = summarising(server, wish, earlier)
+    else:
+        turn = settings.on_responses(wish.turn(settings, earlier=earlier, output_mode=mode))
+    options = recipes.responses_options(
+        settings, turn, wish.echo(), include_encrypted=wish.wants_sealed_reasoning
+    )
+    return Asked(wish, turn, options, memory)
+
+
+async def tell(
+    server: Server, exchange: Exchange, asked: Asked, sink: ResponsesSse | ResponsesMessages
+) -> Failure | None:
+    """Write an answer as a stream of events, and remember it."""
+    if asked.wish.wants_compaction:
+        short = await compacted(server, exchange, asked.turn)
+        for usage in short.usage:
+            sink.answer.count(usage)
+        await sink.tell([short.item])
+        failure = None
+    else:
+        failure = await run(server, exchange, sink, asked.turn)
+    asked.memory.keep(asked.wish, sink.answer.response)
+    return failure
+
+
+async def answer(
+    server: Server, exchange: Exchange, asked: Asked
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Make a whole answer, and remember it: the response, and headers that tell of its calls."""
+    sink = ResponsesJson(asked.options)
+    exchange.answer = sink.answer
+    if asked.wish.wants_compaction:
+        short = await compacted(server, exchange, asked.turn)
+        for usage in short.usage:
+            sink.answer.count(usage)
+        sink.answer.whole([short.item])
+        result = sink.result()
+    else:
+        result = await run(server, exchange, sink, asked.turn)
+    asked.memory.keep(asked.wish, result.body)
+    return result.body, result.headers

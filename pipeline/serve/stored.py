@@ -1,0 +1,101 @@
+"""`/v1/responses/{id}`: what was kept, shown, cancelled and forgotten."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from quart import Response, request
+
+from pipeline.errors import Failure, ProxyError
+from pipeline.loose_json import text_of
+from pipeline.serve.answers import here, json_response
+from pipeline.serve.remembered import unknown_response
+from pipeline.store.responses import StoredResponse
+
+if TYPE_CHECKING:
+    from pipeline.serve.app import Server
+
+USUAL_PAGE: Final = 20
+LARGEST_PAGE: Final = 100
+
+
+def add_routes(server: Server) -> None:
+    @server.get("/v1/responses/<response_id>")
+    async def show(response_id: str) -> Response:
+        return json_response((await _found(server, response_id)).response)
+
+    @server.delete("/v1/responses/<response_id>")
+    async def forget(response_id: str) -> Response:
+        job = server.jobs.get(response_id)
+        if job is not None and job.owner == here().caller:
+            job.scope.cancel()
+            await job.over.wait()
+        if not await server.store.delete(here().caller, response_id):
+            raise ProxyError(unknown_response(response_id))
+        return json_response({"id": response_id, "object": "response", "deleted": True})
+
+    @server.get("/v1/responses/<response_id>/input_items")
+    async def input_items(response_id: str) -> Response:
+        stored = await _found(server, response_id)
+        return json_response(_page([dict(item) for item in stored.input_items]))
+
+    @server.post("/v1/responses/<response_id>/cancel")
+    async def cancel(response_id: str) -> Response:
+        stored = await _found(server, response_id)
+        if stored.response.get("background") is not True:
+            raise ProxyError(
+                _wrong(None, "only a response that was asked for with background can be cancelled")
+            )
+        job = server.jobs.get(response_id)
+        if job is not None:
+            job.scope.cancel()
+            await job.over.wait()
+        return json_response((await _found(server, response_id)).response)
+
+
+async def _found(server: Server, response_id: str) -> StoredResponse:
+    stored = await server.store.get(here().caller, response_id)
+    if stored is None:
+        raise ProxyError(unknown_response(response_id))
+    return stored
+
+
+def _page(items: list[dict[str, Any]]) -> dict[str, Any]:
+    """The part of a list that the query asks for, newest first unless it says otherwise."""
+    order = _one_of("order", ("asc", "desc"), "desc")
+    limit = request.args.get("limit", str(USUAL_PAGE))
+    if not limit.isascii() or not limit.isdecimal() or not 1 <= int(limit) <= LARGEST_PAGE:
+        raise ProxyError(_wrong("limit", f"must be a number from 1 to {LARGEST_PAGE}"))
+    if order == "desc":
+        items.reverse()
+    after = request.args.get("after")
+    if after is not None:
+        ids = [text_of(item.get("id")) for item in items]
+        if after not in ids:
+            raise ProxyError(_wrong("after", "must be the id of one of the items"))
+        items = items[ids.index(after) + 1 :]
+    page = items[: int(limit)]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0].get("id") if page else None,
+        "last_id": page[-1].get("id") if page else None,
+        "has_more": len(items) > len(page),
+    }
+
+
+def _one_of(name: str, values: tuple[str, ...], usual: str) -> str:
+    given = request.args.get(name, usual)
+    if given not in values:
+        raise ProxyError(_wrong(name, f"must be one of {', '.join(values)}"))
+    return given
+
+
+def _wrong(param: str | None, problem: str) -> Failure:
+    return Failure(
+        f"{param} {problem}" if param else problem,
+        status=400,
+        type="invalid_request_error",
+        code="invalid_request_error",
+        param=param,
+    )
