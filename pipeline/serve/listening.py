@@ -43,13 +43,15 @@ def bind(host: str, port: int) -> list[socket.socket]:
             # A free port is chosen once, for all addresses of the host.
             chosen = sockets[0].getsockname()[1] if sockets and not port else port
             listener.bind((address[0], chosen, *address[2:]))
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             listener.close()
-            if error.errno == errno.EADDRNOTAVAIL and len(found) > 1:
+            reason = error.strerror if isinstance(error, OSError) else "there is no such port"
+            if getattr(error, "errno", None) == errno.EADDRNOTAVAIL and len(found) > 1:
                 continue  # such as ::1 on a machine without IPv6
+            for bound in sockets:
+                bound.close()
             raise UsageError(
-                f"{host}:{port} cannot be listened on: {error.strerror}; PROXY_PORT chooses "
-                "another port"
+                f"{host}:{port} cannot be listened on: {reason}; PROXY_PORT chooses another port"
             ) from None
         listener.listen(BACKLOG)
         listener.setblocking(False)
