@@ -87,6 +87,7 @@ def wished_output_mode() -> OutputMode | None:
 async def enter(server: Server, exchange: Exchange, turn: Turn, turns: int = 1) -> ExitStack:
     """A place for a request that is understood; what is told of it is noted."""
     exchange.model, exchange.stream = turn.model, bool(turn.stream)
+    exchange.facts["mode"] = server.options.output_mode_for(turn)
     exchange.facts |= {"messages": len(turn.items), "tools": len(turn.tools), "n": turns}
     exchange.parsed = trio.current_time()
     place = await server.admission.enter(exchange.caller, turns)
@@ -125,6 +126,12 @@ async def stream(  # noqa: PLR0913, PLR0917
     exchange.start(outlet.run, sink, make)
     await outlet.prime(settings.prime_window)
     return StreamedResponse(outlet, STREAM_HEADERS | headers)
+
+
+def log_answer(server: Server, body: object) -> None:
+    """Write a whole answer into the log, where the operator wants that."""
+    if server.options.log_content:
+        _log.info("answer content", body=body)
 
 
 async def _write_and_log(write: Write, data: bytes) -> None:

@@ -12,7 +12,7 @@ from pipeline import recipes
 from pipeline.errors import Failure
 from pipeline.requests.chat import ChatRequest
 from pipeline.serve.answers import here, json_response
-from pipeline.serve.asking import enter, run, stream, told_about, wished_output_mode
+from pipeline.serve.asking import enter, log_answer, run, stream, told_about, wished_output_mode
 from sinks.chat_json import ChatJson
 from sinks.chat_sse import ChatSse
 
@@ -42,4 +42,5 @@ async def _answer(server: Server) -> Response:
         sink = ChatJson(options)
         exchange.answer = sink.answer
         completion = await run(server, exchange, sink, turn, wish.n)
+    log_answer(server, completion.body)
     return json_response(completion.body, headers=headers | completion.headers)

@@ -13,7 +13,7 @@ from pipeline.errors import Failure
 from pipeline.requests.responses import ResponsesRequest
 from pipeline.serve import background
 from pipeline.serve.answers import here, json_response
-from pipeline.serve.asking import enter, run, stream, told_about, wished_output_mode
+from pipeline.serve.asking import enter, log_answer, run, stream, told_about, wished_output_mode
 from pipeline.serve.compaction import compacted, summarising
 from pipeline.serve.exchange import Exchange
 from pipeline.serve.remembered import Memory
@@ -51,6 +51,7 @@ def add_routes(server: Server) -> None:
                 make = partial(ResponsesSse, asked.options)
                 return await stream(server, exchange, place, make, work, headers)
             body, more = await answer(server, exchange, asked)
+        log_answer(server, body)
         return json_response(body, headers=headers | more)
 
 

@@ -1,0 +1,219 @@
+"""What the log and the metrics tell, and what they never do."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from pipeline.errors import Failure
+from pipeline.events import (
+    BackendNotice,
+    Failed,
+    ReasoningDelta,
+    ResponseEnd,
+    RetryNotice,
+    TextDelta,
+    ToolCall,
+    ToolCallFragment,
+    TurnEnd,
+)
+from pipeline.serve import logs
+from pipeline.settings import Settings
+from tests.serve.scripted import CHAT, FAILS, USAGE, Script, ScriptedDoor, body, call, served, tools
+
+SECRET = "xyzzy-plugh-4711"  # noqa: S105
+WORDS = f"say {SECRET}"
+TALKATIVE: Script = (
+    ReasoningDelta(f"They want {SECRET}"),
+    TextDelta(f"Here is {SECRET}"),
+    ToolCall("call_a", "look", msgspec.json.encode({"for": SECRET}).decode()),
+    USAGE,
+    TurnEnd(),
+)
+HISTORY: list[dict[str, Any]] = [
+    {"role": "system", "content": WORDS},
+    {"role": "user", "content": WORDS},
+    {
+        "role": "assistant",
+        "content": WORDS,
+        "tool_calls": [
+            {"id": "call_0", "type": "function", "function": {"name": "look", "arguments": SECRET}}
+        ],
+    },
+    {"role": "tool", "tool_call_id": "call_0", "content": WORDS},
+    {"role": "user", "content": WORDS},
+]
+WRONG: list[dict[str, Any]] = [
+    {"messages": [{"role": SECRET, "content": "x"}]},
+    {"messages": [{"role": "tool", "tool_call_id": SECRET, "content": "x"}]},
+    {"messages": [{"role": "user", "content": [{"type": SECRET}]}]},
+    {"tool_choice": {"type": "function", "function": {"name": SECRET}}},
+    {"reasoning_effort": SECRET},
+]
+
+
+# -- the log ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_request_is_one_line_with_all_that_counts(stream: bool) -> None:
+    async with served(ScriptedDoor(TALKATIVE)) as here:
+        await here.ask(stream=stream, tools=tools("look"), headers={"x-request-id": "r-1"})
+        (line,) = await here.until_logged()
+    times = {name: line.pop(name) for name in ("duration_ms", "ttft_ms", "timestamp")}
+    assert 0 < times["ttft_ms"] <= times["duration_ms"] < 5_000
+    assert line == {
+        "event": "request",
+        "level": "info",
+        "request_id": "r-1",
+        "method": "POST",
+        "path": CHAT,
+        "status": 200,
+        "key": "anybody",
+        "model": "gpt-5",
+        "stream": stream,
+        "messages": 1,
+        "tools": 1,
+        "n": 1,
+        "mode": "openai-json",
+        "finish_reason": "tool_calls",
+        "has_tool_calls": True,
+        "tool_call_count": 1,
+        "tool_call_names": ["look"],
+        "tool_call_ids": ["call_a"],
+        "tool_call_truncated": False,
+        "prompt_tokens": 120,
+        "completion_tokens": 33,
+    }
+
+
+async def test_the_log_never_tells_what_was_said() -> None:
+    failing: Script = (TextDelta(SECRET), *FAILS)
+    quoting: Script = (Failed(Failure(f"no: {SECRET}", 400, code="x")), TurnEnd("failed"))
+    scripts = [TALKATIVE, TALKATIVE, failing, failing, quoting, (ValueError("oops"),)]
+    async with served(ScriptedDoor(lambda _: scripts.pop(0)), log_level="debug") as here:
+        for stream in (True, False, True, False, True, True):
+            await here.ask(messages=HISTORY, tools=tools("look"), stream=stream, user=SECRET)
+        for fields in WRONG:
+            assert (await here.ask(**fields)).status_code == 400
+        await here.client.post(CHAT, content=f'{{"model": {SECRET}')
+        await here.client.get(f"/v1/models?q={SECRET}")
+        await here.until_logged(6 + len(WRONG) + 2)
+        assert SECRET not in here.log.getvalue()
+        assert "oops" in here.log.getvalue()
+        wrong = [line for line in here.lines() if line.get("error_param")]
+        assert wrong[0]["error_param"] == "messages[0].role"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_operator_may_ask_for_what_was_said(stream: bool) -> None:
+    async with served(ScriptedDoor(TALKATIVE), log_content=True) as here:
+        await here.ask(WORDS, tools=tools("look"), stream=stream)
+        await here.until_logged()
+        (asked,) = here.lines("request content")
+        assert asked["body"]["messages"][0]["content"] == WORDS
+        assert "Here is " + SECRET in "".join(map(str, here.lines("answer content")))
+
+
+async def test_remarks_of_stages_are_logged() -> None:
+    undeclared = ToolCallFragment("k", "call_a", "unheard_of", whole="{}", done=True)
+    script: Script = (undeclared, TurnEnd())
+    async with served(ScriptedDoor(script)) as here:
+        await here.ask(tools=tools("look"), headers={"x-request-id": "r-2"})
+        await here.until_logged()
+        (remark,) = here.lines("remark")
+        assert (remark["stage"], remark["request_id"], remark["times"]) == ("calls", "r-2", 1)
+
+
+async def test_a_log_for_people_can_be_read_by_people() -> None:
+    out = io.StringIO()
+    async with served() as here:
+        logs.configure(Settings(log_format="pretty"), out)
+        await here.ask()
+        await here.until(out.getvalue)
+    (line,) = out.getvalue().splitlines()
+    assert "request" in line
+    assert "status=200" in line
+    assert not line.startswith("{")
+
+
+# -- the metrics -----------------------------------------------------------------------------------
+
+
+async def test_every_family_is_exposed_and_moves() -> None:
+    rest = trio.Event()
+    noisy: Script = (
+        BackendNotice("mcp", "starting"),
+        TextDelta("a"),
+        RetryNotice(),
+        TextDelta("ab"),
+        call("a"),
+        call("b", 1),
+        USAGE,
+        ResponseEnd(),
+    )
+    scripts = [noisy, noisy, (TextDelta("a"), *FAILS), (TextDelta("a"), rest, TurnEnd())]
+    door = ScriptedDoor(lambda _: scripts.pop(0))
+    door.tally |= {"sent turn/start": 3, "got turn/started": 2, "error turn/start -32600": 1}
+    door.tally["restarts"] = 4
+    async with served(door, tool_block_max=1) as here:
+        await here.ask(tools=tools("look"))
+        await here.ask(tools=tools("look"))
+        await here.ask(stream=True)
+        async with here.client.stream("POST", CHAT, json=body(stream=True)):
+            assert here.metric("proxy_streams_open") == 1
+            assert here.metric("proxy_turns_running") == 1
+            rest.set()
+        await here.until_logged(4)
+        told = (await here.client.get("/metrics")).text
+        route = f'route="{CHAT}"'
+        assert here.metric(f'proxy_requests_total{{mode="json",{route},status="200"}}') == 2
+        assert here.metric('proxy_ttft_seconds_count{mode="stream"}') == 2
+        assert here.metric('proxy_duration_seconds_count{mode="json"}') == 2
+        assert here.metric('proxy_tool_calls_total{origin="structured"}') == 2
+        assert here.metric('proxy_errors_total{code="upstream_error"}') == 1
+        assert here.metric('proxy_events_total{fate="in",stage="noise"}') > 5
+        assert here.metric('proxy_events_total{fate="dropped",stage="noise"}') == 2
+        assert here.metric('proxy_rpc_messages_total{method="turn/start",way="sent"}') == 3
+        assert here.metric('proxy_rpc_errors_total{code="-32600",method="turn/start"}') == 1
+        assert here.metric('proxy_backend_total{what="restarts"}') == 4
+        assert here.metric("proxy_queue_depth") == 0
+        assert here.metric("proxy_streams_open") == 0
+    for sample in (
+        'proxy_events_dropped_total{reason="',
+        "proxy_cuts_total{",
+        "proxy_contract_violations_total",
+        "proxy_clients_left_total",
+    ):
+        assert sample in told, sample
+
+
+async def test_a_broken_contract_is_counted_by_its_rule() -> None:
+    async with served(ScriptedDoor((TextDelta("Hi"),))) as here:  # a turn without an end
+        answer = await here.ask()
+        assert (answer.status_code, answer.json()["error"]["code"]) == (502, "stream_ended_early")
+        await here.until_logged()
+        assert here.metric('proxy_contract_violations_total{rule="one-end"}') == 1
+
+
+async def test_labels_have_no_more_values_than_we_gave_them() -> None:
+    codes = iter(range(1_000))
+
+    def fails(_: object) -> Script:
+        return (Failed(Failure("no", 502, code=f"c{next(codes)}")), TurnEnd("failed"))
+
+    async with served(ScriptedDoor(fails)) as here:
+        for number in range(210):
+            await here.ask(model=f"model-{number}", headers={"x-request-id": f"r{number}"})
+        for number in range(30):
+            await here.client.get(f"/nowhere/{number}")
+            await here.client.request(f"M{number}", "/v1/models")
+        told = (await here.client.get("/metrics")).text
+    assert told.count("proxy_errors_total{") <= 201
+    assert 'proxy_errors_total{code="other"}' in told
+    assert told.count("proxy_requests_total{") <= 4
+    assert "model-" not in told
