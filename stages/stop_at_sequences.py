@@ -115,7 +115,7 @@ class SequenceSearch:
         passed = self._give(int(self._earliest) if self.found else self._seen)
         for matcher in self._matchers:
             matcher.matched = 0
-        self._pending, self._earliest = 0, inf
+        self._pending = 0
         return passed
 
     def _read(self, text: str) -> None:
@@ -166,7 +166,7 @@ class _Matcher:
         self.matched = self._longer(self.matched, character)
         whole = self.matched == len(self.sequence)
         if whole:
-            self.matched = self._shorter[-1]
+            self.matched = 0  # one that begins later cannot be the earliest
         return whole
 
     def _longer(self, matched: int, character: str) -> int:

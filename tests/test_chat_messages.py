@@ -286,6 +286,14 @@ def test_calls_of_legacy_functions_find_their_outputs_by_name() -> None:
     )
 
 
+def test_the_output_of_a_function_that_was_called_again_is_that_of_the_last_call() -> None:
+    output = {"role": "function", "name": "f", "content": "done"}
+    turn = turn_of(USER, legacy("f"), USER, legacy("f"), output)
+    first, second = (one["call_id"] for one in turn.items if "arguments" in one)
+    outputs = [(one["call_id"], one["output"]) for one in turn.items if "output" in one]
+    assert outputs == [(first, NO_OUTPUT), (second, "done")]
+
+
 def test_a_made_up_id_is_never_one_that_the_client_uses() -> None:
     turn = turn_of(USER, calls("call_function_1"), tool("call_function_1"), legacy("g"))
     ids = [one["call_id"] for one in turn.items if "arguments" in one]

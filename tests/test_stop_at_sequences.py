@@ -164,6 +164,11 @@ def test_a_sequence_does_not_span_two_messages_or_what_stands_between(between: E
     assert out[-1] == END
 
 
+def test_after_a_call_the_search_begins_anew() -> None:
+    events: list[Event] = [TextDelta("aa"), CALL, TextDelta("ab"), END]
+    assert through(["aab"], *events) == events
+
+
 def test_calls_and_usage_from_before_stand() -> None:
     kept: list[Event] = [TextDelta("Hm. "), CALL, Usage(1, 2, 3)]
     out = through(["STOP"], *kept, TextDelta("STOP"), ToolCall("call_b", "b", "{}", 1), END)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -87,7 +87,7 @@ class _Calls:
     def __init__(self) -> None:
         self._open: dict[str, str] = {}
         """The calls that wait for their outputs: their id here, by the id that the client uses."""
-        self._functions: defaultdict[str, deque[str]] = defaultdict(deque)
+        self._functions: defaultdict[str, list[str]] = defaultdict(list)
         """The calls of legacy functions that wait, by name: they have no id."""
         self._answered: set[str] = set()
         self._unique = UniqueIds()
@@ -135,7 +135,7 @@ class _Calls:
                 f"is {message.name!r:.100}, which no function_call of an earlier assistant "
                 "message waits for",
             )
-        return waiting.popleft()
+        return waiting.pop()  # an earlier one was given up, or there would be none
 
 
 class UniqueIds:
