@@ -174,7 +174,7 @@ def tools(*names: str) -> list[Json]:
 async def served(door: Door | None = None, **flags: Any) -> AsyncGenerator[Served]:
     """A server on a free port of loopback, with its log in JSON."""
     chosen: dict[str, Any] = {"log_format": "json", "shutdown_grace": 0.0, **flags}
-    settings = Settings(**{"port": 0, "store": ":memory:", **chosen})
+    settings = evolve(Settings(port=0, store=":memory:"), **chosen)
     log = io.StringIO()
     logs.configure(settings, log)
     async with (

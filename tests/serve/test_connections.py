@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from typing import Any
 
 import msgspec
 import pytest
@@ -147,8 +148,9 @@ async def test_who_goes_on_sending_for_ever_is_cut_off(monkeypatch: pytest.Monke
 
 async def test_a_body_that_nobody_reads_is_not_kept(shared: Served) -> None:
     """A cold backend makes `/v1/models` wait, and a body with it."""
-    limit = shared.server.config["MAX_CONTENT_LENGTH"]
-    request_body = shared.server.request_class.body_class(None, limit)
+    server: Any = shared.server
+    limit: int = server.config["MAX_CONTENT_LENGTH"]
+    request_body: Any = server.request_class.body_class(None, limit)
     for _ in range(40):
         request_body.append(b"x" * 1_000_000)
     assert len(request_body._data) <= limit + 1_000_000  # noqa: SLF001

@@ -20,8 +20,13 @@ from pipeline.store.sqlite import IN_MEMORY, Bounds, SqliteStore, open_store
 
 def kept(number: int = 1, owner: str = "alice", **changes: Any) -> StoredResponse:
     said = {"type": "message", "id": f"msg_in{number}", "role": "user", "content": "x"}
-    told = {"type": "message", "id": f"msg_out{number}", "role": "assistant", "content": []}
-    response = {"id": f"resp_{number}", "status": "completed", "output": [told]}
+    told: dict[str, Any] = {
+        "type": "message",
+        "id": f"msg_out{number}",
+        "role": "assistant",
+        "content": [],
+    }
+    response: dict[str, Any] = {"id": f"resp_{number}", "status": "completed", "output": [told]}
     return evolve(StoredResponse(f"resp_{number}", owner, response, (said,)), **changes)
 
 
