@@ -70,7 +70,7 @@ class CodexDoor:
         self._pool = pool
         self._settings = settings
         self._codex = codex
-        self._dump = EventDump.from_setting(settings.dump_events)
+        self._dump = _dump(settings)
         self.facts = BackendFacts(pool)
 
     @property
@@ -98,6 +98,11 @@ class CodexDoor:
         if account.get("requiresOpenaiAuth") is True and account.get("account") is None:
             raise UsageError(LOG_IN.format(codex=self._codex))
 
+    def close(self) -> None:
+        """Close what is written to; the app-servers are somebody else's."""
+        if self._dump is not None:
+            self._dump.close()
+
 
 class ResponsesDoor:
     """Turns on an API over HTTP."""
@@ -106,7 +111,7 @@ class ResponsesDoor:
         self.name = api.url
         self._api = api
         self._client = client
-        self._dump = EventDump.from_setting(settings.dump_events)
+        self._dump = _dump(settings)
 
     @property
     def why_not(self) -> str:
@@ -138,6 +143,19 @@ class ResponsesDoor:
     async def check_login(self) -> None:
         return
 
+    def close(self) -> None:
+        if self._dump is not None:
+            self._dump.close()
+
+
+def _dump(settings: Settings) -> EventDump | None:
+    try:
+        return EventDump.from_setting(settings.dump_events)
+    except OSError as error:
+        raise UsageError(
+            f"CODEX_DUMP_SSE={settings.dump_events} cannot be written: {error.strerror}"
+        ) from None
+
 
 @asynccontextmanager
 async def open_door(settings: Settings, *, demo: bool = False) -> AsyncGenerator[Door]:
@@ -146,7 +164,9 @@ async def open_door(settings: Settings, *, demo: bool = False) -> AsyncGenerator
     async with AsyncExitStack() as stack:
         if api is not None and not demo:
             client = await stack.enter_async_context(open_client())
-            yield ResponsesDoor(api, client, settings)
+            over_http = ResponsesDoor(api, client, settings)
+            stack.callback(over_http.close)
+            yield over_http
             return
         options = backend_options(settings)
         if demo:
@@ -158,7 +178,9 @@ async def open_door(settings: Settings, *, demo: bool = False) -> AsyncGenerator
             options = evolve(options, home=_usual_home())
         codex = find_codex(options.codex) if "stdio" in options.addresses else ""
         pool = await stack.enter_async_context(open_backend(options))
-        yield CodexDoor(pool, settings, _name(options, codex, demo=demo), codex)
+        door = CodexDoor(pool, settings, _name(options, codex, demo=demo), codex)
+        stack.callback(door.close)
+        yield door
 
 
 def _usual_home() -> Path:
