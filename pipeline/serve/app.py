@@ -23,7 +23,7 @@ from pipeline.serve.auth import Keys
 from pipeline.serve.background import Job
 from pipeline.serve.body import DRAINED, MIB, read_json, too_large
 from pipeline.serve.closing import EndedByServer
-from pipeline.serve.connection import BoundedRequest, Connection, NoWebsocket
+from pipeline.serve.connection import BoundedRequest, Connection
 from pipeline.serve.door import Door
 from pipeline.serve.exchange import HEALTH, Exchange
 from pipeline.serve.metrics import Metrics
@@ -38,6 +38,12 @@ from pipeline.turn import Turn
 
 HOPELESS: Final = frozenset({500, 501, 504})
 """Statuses that a client's retry does not cure; SDKs repeat every 5xx unless they are told."""
+NO_WEBSOCKET: Final = Failure(
+    "no WebSocket is spoken here; send the request over HTTP",
+    status=426,
+    type="invalid_request_error",
+    code="upgrade_required",
+)
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
@@ -54,7 +60,6 @@ class Server(QuartTrio):
     """One endpoint over one backend: every request is a turn through the recipe, or several."""
 
     asgi_http_class = Connection
-    asgi_websocket_class = NoWebsocket  # type: ignore[assignment]
     request_class = BoundedRequest
 
     def __init__(
@@ -168,6 +173,8 @@ async def _let_in(server: Server) -> Response | None:
         server.origins.check(request.headers.get("Origin"), request.headers.get("Host", ""))
     if request.path.startswith("/v1"):
         exchange.caller = server.keys.caller(request.headers.get("Authorization"))
+    if request.headers.get("Upgrade", "").lower() == "websocket":
+        raise ProxyError(NO_WEBSOCKET)
     return None
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import structlog
 import trio
 from quart.utils import encode_headers
@@ -13,7 +12,6 @@ from quart.wrappers import Request
 from quart_trio.asgi import TrioASGIHTTPConnection
 from quart_trio.wrappers.request import TrioBody, TrioRequest
 
-from pipeline.errors import Failure
 from pipeline.serve.exchange import Exchange
 from pipeline.serve.streaming import StreamedResponse
 
@@ -81,33 +79,6 @@ class BoundedRequest(TrioRequest):
     """A request whose body is kept within bounds, read or not."""
 
     body_class = _Body
-
-
-class NoWebsocket:
-    """Answers whoever wants to speak WebSocket, in JSON."""
-
-    def __init__(self, app: Server, scope: Any) -> None:
-        self._exchange = Exchange.of("GET", scope["path"], None)
-        self._app = app
-
-    async def __call__(self, receive: Any, send: Any) -> None:
-        exchange = self._exchange
-        exchange.status = 426
-        exchange.failure = Failure(
-            "no WebSocket is spoken here; send the request over HTTP",
-            status=426,
-            type="invalid_request_error",
-            code="upgrade_required",
-        )
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"x-request-id", exchange.request_id.encode()),
-        ]
-        start = "websocket.http.response.start"
-        await send({"type": start, "status": exchange.status, "headers": headers})
-        body = msgspec.json.encode(exchange.failure.body())
-        await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
-        self._app.finish(exchange)
 
 
 class _LastHeldBack:

@@ -15,6 +15,8 @@ from pipeline.events import ToolCall
 from pipeline.ledger import Ledger
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+LONGEST: Final = 200
+"""What a line has room for of a name that the client chose."""
 HEALTH: Final = frozenset({"/healthz", "/readyz", "/livez", "/metrics"})
 
 
@@ -100,14 +102,14 @@ class Exchange:
         now = trio.current_time()
         line: dict[str, Any] = {
             "method": self.method,
-            "path": self.path,
+            "path": self.path[:LONGEST],
             "status": self.status,
             "duration_ms": _ms(now - self.started),
         }
         if self.caller:
             line["key"] = self.caller
         if self.model:
-            line |= {"model": self.model, "stream": bool(self.stream)}
+            line |= {"model": self.model[:LONGEST], "stream": bool(self.stream)}
         if self.first_byte:
             line["ttft_ms"] = _ms(self.first_byte - self.started)
         line |= self.facts

@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # their annotations are half unknown
 
         def __init__(self, *parts: Any) -> None: ...
         async def _send_h11_event(self, event: Any) -> None: ...
+        async def _create_stream(self, request: h11.Request) -> None: ...
 
 else:
     TCPServer = import_module("hypercorn.trio.tcp_server").TCPServer
@@ -56,6 +57,17 @@ class Http1(H11Protocol):
 
     async def _check_protocol(self, event: h11.Request) -> None:
         return
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        """Leave every request to the app, which sees a wish to upgrade and refuses it in JSON."""
+        kept = [(name, value) for name, value in request.headers if name != b"connection"]
+        plain = h11.Request(
+            method=request.method,
+            target=request.target,
+            headers=kept,
+            http_version=request.http_version,
+        )
+        await super()._create_stream(plain)
 
     async def _send_error_response(self, status_code: int) -> None:
         message = _REASONS.get(status_code, "the request is not valid HTTP")

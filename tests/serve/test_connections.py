@@ -148,12 +148,12 @@ async def test_who_goes_on_sending_for_ever_is_cut_off(monkeypatch: pytest.Monke
 
 async def test_a_body_that_nobody_reads_is_not_kept(shared: Served) -> None:
     """A cold backend makes `/v1/models` wait, and a body with it."""
-    server: Any = shared.server
-    limit: int = server.config["MAX_CONTENT_LENGTH"]
-    request_body: Any = server.request_class.body_class(None, limit)
+    config: Any = shared.server.config
+    limit = int(config["MAX_CONTENT_LENGTH"])
+    kept: Any = shared.server.request_class.body_class(None, limit)
     for _ in range(40):
-        request_body.append(b"x" * 1_000_000)
-    assert len(request_body._data) <= limit + 1_000_000  # noqa: SLF001
+        kept.append(b"x" * 1_000_000)
+    assert len(kept._data) <= limit + 1_000_000  # noqa: SLF001
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd", "x-gzip", "identity"])

@@ -139,6 +139,10 @@ REQUESTS: dict[str, tuple[bytes, int]] = {
         ),
         426,
     ),
+    "half a WebSocket": (
+        request("GET", "/v1/models", "Connection: Upgrade", "Upgrade: websocket"),
+        426,
+    ),
 }
 
 
@@ -216,7 +220,7 @@ _JSON: st.SearchStrategy[Any] = st.recursive(
 _OBJECTS = st.dictionaries(_NAMES, _JSON, max_size=6)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(_OBJECTS, st.booleans()), min_size=1, max_size=6))
 def test_any_json_gets_an_answer_or_a_json_error(bodies: list[tuple[dict[str, Any], bool]]) -> None:
     async def main() -> None:

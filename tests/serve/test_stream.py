@@ -6,6 +6,7 @@ import msgspec
 import pytest
 import trio
 
+from pipeline.errors import Failure, ProxyError
 from pipeline.events import Failed, ReasoningDelta, TextDelta, TurnEnd
 from tests.serve.scripted import (
     BROKEN,
@@ -271,6 +272,15 @@ async def test_a_busy_stream_has_no_pings() -> None:
     script: Script = (*(TextDelta(f"{number} ") for number in range(300)), TurnEnd())
     async with served(ScriptedDoor(script), ping_interval=1.0) as here:
         assert ": ping" not in (await here.ask(stream=True)).text
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_backend_that_refuses_a_turn_is_heard(stream: bool) -> None:
+    busy = Failure("no backend", status=503, code="server_is_overloaded", retry_after=2.5)
+    async with served(ScriptedDoor((ProxyError(busy),))) as here:
+        answer = await here.ask(stream=stream)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "3")
+    assert answer.json() == busy.body()
 
 
 @pytest.mark.parametrize("stream", [True, False])
