@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 
 from pipeline.chain import Pipeline
 from pipeline.errors import Failure, ProxyError, UsageError
@@ -304,14 +305,30 @@ async def test_a_program_that_cannot_run_is_a_clear_error(tmp_path: Path) -> Non
         assert "codex app-server cannot be started: Exec format error" in found.message
 
 
-async def test_a_program_that_is_something_else_tells_its_last_words(tmp_path: Path) -> None:
-    """Its output may end before its complaint has arrived."""
+async def test_a_program_that_is_something_else_tells_operators_its_last_words(
+    tmp_path: Path,
+) -> None:
+    """Its output may end before its complaint has arrived. Anything may be in it: no client's."""
     complaint = ("exec >&-", "sleep 0.05", "echo 'no such option: -c' >&2", "exit 2")
     codex = program(tmp_path / "codex", *complaint)
     options = BackendOptions(codex=codex, patience=Patience(handshake=0.5, first_pause=0.05))
-    async with open_backend(options) as pool:
-        found = failure(await play(pool, "TEXT"))
-        assert "no such option: -c" in found.message
+    with capture_logs() as logs:
+        async with open_backend(options) as pool:
+            found = failure(await play(pool, "TEXT"))
+            assert "ended with status 2; its last words: no such option: -c" in pool.why_not
+    assert "codex app-server ended with status 2" in found.message
+    assert "no such option" not in found.message
+    assert any("no such option: -c" in entry.get("reason", "") for entry in logs)
+
+
+async def test_clients_whose_backend_died_are_told_that_and_not_what_it_said(
+    tmp_path: Path,
+) -> None:
+    async with ChaosChild(tmp_path).running() as child:
+        found = failure(await play(child.pool, "TEXT !stderr=4000 !die"))
+        assert "codex app-server ended with status -9; send the request again" in found.message
+        assert "last words" not in found.message
+        await child.until(lambda: "its last words: " in child.pool.why_not)
 
 
 async def test_an_error_behind_an_open_backend_comes_out_as_it_was_raised(tmp_path: Path) -> None:

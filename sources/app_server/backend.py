@@ -65,6 +65,7 @@ class Pool:
 
     @property
     def why_not(self) -> str:
+        """Why none is ready, in full: for operators."""
         return "; ".join(f"{server.name}: {server.why_not}" for server in self.servers)
 
     def counters(self) -> Counter[str]:
@@ -77,9 +78,10 @@ class Pool:
             await self._any_ready()
         ready = [server for server in self.servers if server.ready]
         if not ready:
+            problems = "; ".join(f"{server.name}: {server.problem}" for server in self.servers)
             raise ProxyError(
                 Failure(
-                    f"no backend is ready: {self.why_not}",
+                    f"no backend is ready: {problems}",
                     status=503,
                     type="server_error",
                     code="server_is_overloaded",

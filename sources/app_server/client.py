@@ -96,6 +96,8 @@ class AppServerClient:
         self._idle = trio.Event()
         self._turns = 0
         self.user_agent = ""
+        self.last_words = ""
+        """What the backend said before it was gone; for its operator, not for clients."""
         self.on_request: Callable[[ServerRequest], None] = lambda _: None
         """Told of every question of the backend that was declined."""
 
@@ -129,7 +131,9 @@ class AppServerClient:
         try:
             while True:
                 self._dispatch(await self._transport.receive())
-        except (TransportClosedError, BackendGoneError) as error:
+        except TransportClosedError as error:
+            self._end(str(error), error.last_words)
+        except BackendGoneError as error:
             self._end(str(error))
 
     async def _write(self) -> None:
@@ -142,15 +146,16 @@ class AppServerClient:
                 self._posted = trio.Event()
                 await self._posted.wait()
         except TransportClosedError as error:
-            self._end(str(error))
+            self._end(str(error), error.last_words)
 
     async def until_gone(self) -> None:
         await self._end_event.wait()
 
-    def _end(self, reason: str) -> None:
+    def _end(self, reason: str, last_words: str = "") -> None:
         if self._gone is not None:
             return
         self._gone = reason
+        self.last_words = last_words
         self._end_event.set()
         for pending in self._pending.values():
             pending.fail(BackendGoneError(reason))

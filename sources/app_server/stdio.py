@@ -64,16 +64,16 @@ class StdioTransport:
             try:
                 await self._stdin.send_all(message + b"\n")
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                raise TransportClosedError(await self._why()) from error
+                raise await self._gone() from error
 
     async def receive(self) -> list[bytes]:
         while True:
             try:
                 data = await self._stdout.receive_some(READ_SIZE)
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                raise TransportClosedError(await self._why()) from error
+                raise await self._gone() from error
             if not data:
-                raise TransportClosedError(await self._why())
+                raise await self._gone()
             if lines := self._framer.feed(bytes(data)):
                 return lines
 
@@ -99,15 +99,15 @@ class StdioTransport:
             await self._stdout.aclose()
             await self._stderr.aclose()
 
-    async def _why(self) -> str:
+    async def _gone(self) -> TransportClosedError:
         """How it ended. A child's output ends a moment before it does and before its last words."""
         with trio.move_on_after(LAST_MOMENT):
             await self._silent.wait()
             await self.process.wait()
         code = self.process.poll()
-        said = f"; its last words: {self.last_words[-1]}" if self.last_words else ""
         how = "closed its output" if code is None else f"ended with status {code}"
-        return f"codex app-server {how}{said}"
+        last_words = self.last_words[-1] if self.last_words else ""
+        return TransportClosedError(f"codex app-server {how}", last_words)
 
     async def _drain_stderr(self) -> None:
         framer = LineFramer(longest=READ_SIZE)

@@ -59,6 +59,7 @@ class _Life:
         self._place: Place | None = None
         self._turns = 0
         self._transport: Transport | None = None
+        self._client: AppServerClient | None = None
         self.worn = False
         self.over_or_worn = trio.Event()
         self.superseded = trio.Event()
@@ -102,7 +103,7 @@ class _Life:
         try:
             with trio.fail_after(limit):
                 self._transport = await server.connect(nursery)
-            client = AppServerClient(self._transport, server.counters)
+            client = self._client = AppServerClient(self._transport, server.counters)
             client.on_request = self._declined
             nursery.start_soon(client.run)
             await client.handshake("codex-sluice", "0.1.0", NOISE, limit)
@@ -112,16 +113,17 @@ class _Life:
             server.opened(self, self._place)
             _log.info("app-server is ready", server=server.name, version=client.user_agent)
             await self._until_over(client)
-            server.why_not = client.gone or "it was replaced"
+            server.problem = client.gone or "it was replaced"
             if client.gone is None:
                 _log.info("app-server was replaced", server=server.name, turns=self._turns)
         except (TransportClosedError, BackendGoneError, BackendSilentError, RpcError) as error:
-            server.why_not = str(error)
+            server.problem = str(error)
         except OSError as error:
-            server.why_not = f"{server.name} cannot be started: {error.strerror}"
+            server.problem = f"{server.name} cannot be started: {error.strerror}"
         except trio.TooSlowError:
-            server.why_not = f"{server.name} did not come up within {limit:g} s"
+            server.problem = f"{server.name} did not come up within {limit:g} s"
         finally:
+            server.last_words = self._client.last_words if self._client is not None else ""
             server.shut(self)
             if self._transport is not None:
                 await self._transport.aclose()
@@ -171,8 +173,10 @@ class AppServer:
     patience: Patience = Factory(Patience)
     sees_files: bool = False
     counters: Counter[str] = Factory(Counter[str])
-    why_not: str = "it has not been started yet"
-    """Why it is not ready, or was not the last time."""
+    problem: str = "it has not been started yet"
+    """Why it is not ready, or was not the last time, as clients may be told."""
+    last_words: str = ""
+    """What it said on standard error before it ended."""
     _leader: tuple[_Life, Place] | None = None
     _changed: trio.Event = Factory(trio.Event)
     _ends: deque[float] = Factory(deque[float])
@@ -180,6 +184,11 @@ class AppServer:
     @property
     def ready(self) -> bool:
         return self._leader is not None and self._leader[1].client.gone is None
+
+    @property
+    def why_not(self) -> str:
+        """The problem in full, for operators."""
+        return self.problem + (f"; its last words: {self.last_words}" if self.last_words else "")
 
     @property
     def memory(self) -> int | None:
@@ -221,7 +230,7 @@ class AppServer:
         if self._leader is None or not self.ready:
             raise ProxyError(
                 Failure(
-                    f"the backend is not ready: {self.why_not}",
+                    f"the backend is not ready: {self.problem}",
                     status=503,
                     type="server_error",
                     code="server_is_overloaded",

@@ -6,7 +6,11 @@ from typing import Protocol
 
 
 class TransportClosedError(Exception):
-    """The other side is gone."""
+    """The other side is gone. Its last words are for its operator: anything may be in them."""
+
+    def __init__(self, reason: str, last_words: str = "") -> None:
+        super().__init__(reason)
+        self.last_words = last_words
 
 
 class Transport(Protocol):
