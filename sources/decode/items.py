@@ -29,6 +29,7 @@ from sources.decode.failures import codex_failure, incomplete_reason
 MIRROR = "the same in another dialect"
 ECHO = "an echo of the input"
 SILENT = "says nothing to a client"
+REPEATED = "an item that was told before"
 
 
 class Speech:
@@ -74,6 +75,8 @@ class TurnState:
     ended: bool = False
     _failed: bool = False
     _requested: set[str] = Factory(set[str])
+    _over: dict[str, int] = Factory(dict[str, int])
+    _tells_begins: bool = False
     _usage_from: str = ""
     _usage_total: int | None = None
 
@@ -83,6 +86,21 @@ class TurnState:
             reason = "other"  # a hostile backend must not fill the books
         self.dropped[reason] += 1
         return ()
+
+    # -- items that come again -------------------------------------------------------------------
+
+    def item_begins(self, item_id: object) -> None:
+        """An item of this id is new, whatever came under the same id before."""
+        self._tells_begins = True
+        self._over.pop(text_of(item_id), None)
+
+    def repeated(self, item_id: str, *, raw: bool = False) -> bool:
+        """A finished item came: whether it did before. The raw form is the last one of an item."""
+        form = 2 if raw else 1
+        before = self._over.get(item_id, 0)
+        if item_id:
+            self._over[item_id] = max(form, before)
+        return before >= form
 
     # -- text ------------------------------------------------------------------------------------
 
@@ -113,11 +131,14 @@ class TurnState:
     def raw_item(self, item: Json, at: float) -> Sequence[Event]:
         """A finished Responses item: the only form in which calls are verbatim and in order."""
         self.raw_items = True
-        match item.get("type"):
+        kind, item_id = item.get("type"), text_of(item.get("id"))
+        if kind in ("message", "reasoning") and self.repeated(item_id, raw=True):
+            return self.drop(REPEATED)
+        match kind:
             case "message" if item.get("role") == "assistant":
                 text = content_text(item.get("content"))
                 if self.text.raw() and text:
-                    return (TextDelta(text, text_of(item.get("id")), self.choice, at),)
+                    return (TextDelta(text, item_id, self.choice, at),)
                 return self.drop(MIRROR)
             case "message":
                 return self.drop(ECHO)
@@ -184,6 +205,8 @@ class TurnState:
 
     def response_end(self, usage: Json, response_id: object, at: float) -> Sequence[Event]:
         """The backend said itself that an upstream response is over."""
+        if not self._tells_begins:
+            self._over.clear()  # some upstreams use the same ids in every response
         if self._usage_from == "totals":
             return self.drop(MIRROR)
         self._usage_from = "responses"
@@ -227,6 +250,7 @@ class TurnState:
     def codex_error(self, error: Json, *, will_retry: bool, at: float) -> Sequence[Event]:
         message = text_of(error.get("message"))
         if will_retry:
+            self._over.clear()
             self.text.begin()
             self.reasoning.begin()
             return (RetryNotice(message, self.choice, at),)

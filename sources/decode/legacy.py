@@ -74,7 +74,9 @@ def _section_break(state: LegacyState, msg: Json, at: float) -> Sequence[Event]:
 
 
 def _item_started(state: LegacyState, msg: Json, at: float) -> Sequence[Event]:
-    if as_json(msg.get("item")).get("type") == "AgentMessage":
+    item = as_json(msg.get("item"))
+    state.turn.item_begins(item.get("id"))
+    if item.get("type") == "AgentMessage":
         state.turn.text.begin()
     return state.turn.drop(SILENT)
 

@@ -9,7 +9,7 @@ from pipeline.call_shapes import fragments_of, is_call
 from pipeline.events import Event, Failed, TextDelta
 from pipeline.loose_json import Json, as_json, as_list, text_of
 from sources.decode.failures import responses_failure
-from sources.decode.items import MIRROR, SILENT, TurnState, content_text
+from sources.decode.items import MIRROR, REPEATED, SILENT, TurnState, content_text
 
 
 def _text_delta(state: TurnState, event: Json, at: float) -> Sequence[Event]:
@@ -42,6 +42,7 @@ def _fragments(state: TurnState, event: Json, at: float) -> Sequence[Event]:
 
 def _item_added(state: TurnState, event: Json, at: float) -> Sequence[Event]:
     item = as_json(event.get("item"))
+    state.item_begins(item.get("id"))
     match item.get("type"):
         case "message":
             state.text.begin()
@@ -56,6 +57,9 @@ def _item_done(state: TurnState, event: Json, at: float) -> Sequence[Event]:
     """A finished item. A message may carry calls as parts of its content beside its text."""
     item = as_json(event.get("item"))
     calls = fragments_of(event, choice=state.choice, at=at)
+    told = item.get("type") in ("message", "reasoning")
+    if told and state.repeated(text_of(item.get("id")), raw=True):
+        return calls or state.drop(REPEATED)
     match item.get("type"):
         case "message":
             text = content_text([p for p in as_list(item.get("content")) if not is_call(p)])

@@ -8,7 +8,14 @@ from typing import Final
 from pipeline.errors import Failure
 from pipeline.events import Event, Failed, ToolOutput
 from pipeline.loose_json import Json, as_json, as_list, text_of
-from sources.decode.items import MIRROR, SILENT, TurnState, content_text, content_texts
+from sources.decode.items import (
+    MIRROR,
+    REPEATED,
+    SILENT,
+    TurnState,
+    content_text,
+    content_texts,
+)
 
 TEXT_DELTA: Final = "item/agentMessage/delta"
 RAW_ITEM: Final = "rawResponseItem/completed"
@@ -30,6 +37,7 @@ def _reasoning_delta(state: TurnState, params: Json, at: float) -> Sequence[Even
 
 def _item_started(state: TurnState, params: Json, at: float) -> Sequence[Event]:
     item = as_json(params.get("item"))
+    state.item_begins(item.get("id"))
     match item.get("type"):
         case "agentMessage":
             state.text.begin()
@@ -44,8 +52,10 @@ def _item_started(state: TurnState, params: Json, at: float) -> Sequence[Event]:
 
 def _item_completed(state: TurnState, params: Json, at: float) -> Sequence[Event]:
     item = as_json(params.get("item"))
-    item_id = text_of(item.get("id"))
-    match item.get("type"):
+    kind, item_id = item.get("type"), text_of(item.get("id"))
+    if kind in ("agentMessage", "reasoning") and state.repeated(item_id):
+        return state.drop(REPEATED)
+    match kind:
         case "agentMessage":
             return state.say_finished(text_of(item.get("text")), item_id, at)
         case "reasoning" if not state.raw_items:
