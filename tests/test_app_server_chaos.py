@@ -9,50 +9,26 @@ from typing import Any
 
 import pytest
 import trio
-from attrs import evolve
 
 from pipeline.chain import Pipeline
-from pipeline.events import Event, Failed, TextDelta, ToolCall, TurnEnd, Usage
+from pipeline.events import Event, Failed, ToolCall, TurnEnd, Usage
 from pipeline.settings import Settings
 from pipeline.stage import Receive
-from pipeline.turn import Tool, Turn
+from pipeline.turn import Tool
 from sinks.collect import Collect
 from sources.app_server import client as client_module
 from sources.app_server import stdio
 from sources.app_server.framing import LineFramer
 from sources.app_server.mailbox import Mailbox
-from sources.app_server.place import Bounds
 from sources.app_server.turns import AppServerTurn
 from sources.demo.chaos_child import ChaosChild
+from tests.chaos_turns import HELLO, play, text, turn_of
 
-HELLO = "Hello, wörld 🌍!"
-TOOLS = (Tool("localSearch"), Tool("readNote"))
 PROBES = 2
 """So many threads are asked for, and refused, to find out what the backend can do."""
 
 
-def turn_of(text: str, **fields: Any) -> Turn:
-    said = {"type": "message", "role": "user", "content": text}
-    return evolve(Turn(model="gpt-5", items=(said,), tools=TOOLS), **fields)
-
-
-async def play(
-    child: ChaosChild,
-    turn: Turn | str,
-    bounds: Bounds | None = None,
-    recipe: Pipeline | None = None,
-) -> list[Event]:
-    turn = turn_of(turn) if isinstance(turn, str) else turn
-    source = AppServerTurn(child.pool, turn, bounds)
-    with trio.fail_after(8):
-        return await (recipe or Pipeline()).run(source, Collect(), turn)
-
-
-def text(events: Sequence[Event]) -> str:
-    return "".join(event.text for event in events if isinstance(event, TextDelta))
-
-
-def failure(events: Sequence[Event]) -> tuple[int, str | None]:
+def ended_by(events: Sequence[Event]) -> tuple[int, str | None]:
     """Status and code of the one failure of a turn, which ends with it."""
     failed, end = [event for event in events if isinstance(event, Failed | TurnEnd)]
     assert isinstance(failed, Failed)
@@ -82,18 +58,18 @@ async def test_an_answer_arrives_whole_whatever_is_written_around_it(
     tmp_path: Path, faults: str
 ) -> None:
     async with ChaosChild(tmp_path).running() as child:
-        events = await play(child, f"TEXT {faults}")
+        events = await play(child.pool, f"TEXT {faults}")
         assert text(events) == HELLO
         assert [type(event) for event in events if isinstance(event, Usage)] == [Usage]
         assert events[-1] == TurnEnd("completed", at=events[-1].at)
-        assert text(await play(child, "TEXT")) == HELLO
+        assert text(await play(child.pool, "TEXT")) == HELLO
         await child.until(lambda: len(child.told("thread/delete")) == 2)
         assert not child.told("turn/interrupt")
 
 
 async def test_a_line_of_10_mb_arrives_whole(tmp_path: Path) -> None:
     async with ChaosChild(tmp_path).running() as child:
-        assert text(await play(child, "TEXT !huge")) == f"Hello{'x' * 10_000_000}, wörld 🌍!"
+        assert text(await play(child.pool, "TEXT !huge")) == f"Hello{'x' * 10_000_000}, wörld 🌍!"
 
 
 async def test_a_line_that_is_too_long_is_skipped_and_the_next_is_read(
@@ -107,7 +83,7 @@ async def test_a_line_that_is_too_long_is_skipped_and_the_next_is_read(
 
     monkeypatch.setattr(stdio, "LineFramer", framer)
     async with ChaosChild(tmp_path).running() as child:
-        assert text(await play(child, "TEXT !overlong=1000000")) == HELLO
+        assert text(await play(child.pool, "TEXT !overlong=1000000")) == HELLO
     assert sum(framer.overlong for framer in framers) == 1
 
 
@@ -116,14 +92,14 @@ async def test_frames_in_another_order_still_make_a_turn_that_ends_once(
     tmp_path: Path, seed: int
 ) -> None:
     async with ChaosChild(tmp_path).running() as child:
-        events = await play(child, f"TEXT !shuffled={seed}", recipe=Settings().pipeline())
+        events = await play(child.pool, f"TEXT !shuffled={seed}", recipe=Settings().pipeline())
         assert [event for event in events if isinstance(event, TurnEnd)] == [events[-1]]
-        assert text(await play(child, "TEXT")) == HELLO
+        assert text(await play(child.pool, "TEXT")) == HELLO
 
 
 async def test_frames_that_come_twice_make_each_call_once(tmp_path: Path) -> None:
     async with ChaosChild(tmp_path).running() as child:
-        events = await play(child, "BURST !twice", recipe=Settings().pipeline())
+        events = await play(child.pool, "BURST !twice", recipe=Settings().pipeline())
         calls = [event.call_id for event in events if isinstance(event, ToolCall)]
         assert calls == ["call_a", "call_b", "call_c"]
         assert events[-1] == TurnEnd("tool_calls", at=events[-1].at)
@@ -134,7 +110,7 @@ async def test_answers_under_wrong_ids_are_counted_and_nothing_else(tmp_path: Pa
     flags = [part for method in methods for part in ("--wrong-id", method)]
     async with ChaosChild(tmp_path, *flags).running() as child:
         place = await child.pool.lease()
-        assert text(await play(child, "TEXT")) == HELLO
+        assert text(await play(child.pool, "TEXT")) == HELLO
         assert place.client.counters["an answer to nothing"] == 2 * len(methods)
 
 
@@ -143,7 +119,7 @@ async def test_answers_under_wrong_ids_are_counted_and_nothing_else(tmp_path: Pa
 
 async def test_every_approval_is_declined_and_the_turn_goes_on(tmp_path: Path) -> None:
     async with ChaosChild(tmp_path).running() as child:
-        said = text(await play(child, "TEXT !approve"))
+        said = text(await play(child.pool, "TEXT !approve"))
         assert said.splitlines() == [
             'item/commandExecution/requestApproval: {"decision":"decline"}',
             'item/fileChange/requestApproval: {"decision":"decline"}',
@@ -171,7 +147,7 @@ async def test_a_turn_that_failed_upstream_tells_why(
     tmp_path: Path, word: str, status: int, code: str
 ) -> None:
     async with ChaosChild(tmp_path).running() as child:
-        assert failure(await play(child, word)) == (status, code)
+        assert ended_by(await play(child.pool, word)) == (status, code)
         await child.until(lambda: child.told("thread/delete"))
         assert not child.told("turn/interrupt")
 
@@ -183,7 +159,7 @@ async def test_an_old_backend_is_told_everything_in_words_and_its_threads_are_pu
     flags = [part for name in lacks for part in ("--lacks", name)]
     async with ChaosChild(tmp_path, *flags).running() as child:
         await child.until(lambda: len(child.told("thread/archive")) == PROBES)
-        events = await play(child, turn_of("TEXT", instructions="Be brief."))
+        events = await play(child.pool, turn_of("TEXT", instructions="Be brief."))
         assert text(events) == HELLO
         *_, started = child.told("thread/start")
         assert "dynamicTools" not in started
@@ -199,12 +175,12 @@ async def test_an_old_backend_is_told_everything_in_words_and_its_threads_are_pu
 @pytest.mark.parametrize("method", ["thread/start", "thread/inject_items", "turn/start"])
 async def test_an_overloaded_backend_is_asked_again(tmp_path: Path, method: str) -> None:
     async with ChaosChild(tmp_path, "--busy", f"{method}=1").running() as child:
-        assert text(await play(child, "TEXT")) == HELLO
+        assert text(await play(child.pool, "TEXT")) == HELLO
 
 
 async def test_a_backend_that_refuses_a_thread_is_a_clear_error(tmp_path: Path) -> None:
     async with ChaosChild(tmp_path, "--refuse", "thread/start").running() as child:
-        assert failure(await play(child, "TEXT")) == (400, "invalid_request_error")
+        assert ended_by(await play(child.pool, "TEXT")) == (400, "invalid_request_error")
 
 
 # -- many at once --------------------------------------------------------------------------------
@@ -214,7 +190,7 @@ async def test_fifty_turns_at_once_hear_nothing_of_each_other(tmp_path: Path) ->
     heard: dict[int, str] = {}
 
     async def one(child: ChaosChild, number: int) -> None:
-        heard[number] = text(await play(child, f"turn-{number}-of-50 !crosstalk !late"))
+        heard[number] = text(await play(child.pool, f"turn-{number}-of-50 !crosstalk !late"))
 
     async with ChaosChild(tmp_path).running() as child:
         async with trio.open_nursery() as nursery:
@@ -253,9 +229,9 @@ async def test_a_client_that_does_not_read_fails_alone(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(do_not_read, child)
                 await child.until(lambda: counters["got item/agentMessage/delta"] > 10_000)
-                assert text(await play(child, "LONG")) == "word " * 2000
+                assert text(await play(child.pool, "LONG")) == "word " * 2000
                 go_on.set()
-        assert failure(stuck) == (503, "server_is_overloaded")
+        assert ended_by(stuck) == (503, "server_is_overloaded")
         assert text(stuck).startswith("word word ")
         await child.until(lambda: len(child.told("thread/delete")) == 2)
         assert len(child.told("turn/interrupt")) == 1
@@ -288,7 +264,7 @@ async def test_half_a_surrogate_pair_is_refused_before_anything_is_sent(
     tmp_path: Path, fields: dict[str, Any]
 ) -> None:
     async with ChaosChild(tmp_path).running() as child:
-        assert failure(await play(child, turn_of("TEXT", **fields))) == (
+        assert ended_by(await play(child.pool, turn_of("TEXT", **fields))) == (
             400,
             "invalid_request_error",
         )
@@ -309,5 +285,5 @@ async def test_what_is_nested_too_deeply_for_codex_is_refused_too(
 ) -> None:
     """Codex cannot read over 127 levels, and does not answer what it cannot read."""
     async with ChaosChild(tmp_path).running() as child:
-        assert failure(await play(child, turn_of("TEXT", **fields)))[0] == 400
+        assert ended_by(await play(child.pool, turn_of("TEXT", **fields)))[0] == 400
         assert len(child.told("thread/start")) == PROBES

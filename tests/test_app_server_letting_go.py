@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,49 +12,18 @@ import trio.testing
 from attrs import evolve
 
 from pipeline.chain import Pipeline
-from pipeline.errors import Failure
-from pipeline.events import Event, Failed, TextDelta, ToolCall
-from pipeline.loose_json import Json
+from pipeline.events import ToolCall
 from pipeline.settings import Settings
 from pipeline.stage import Receive
-from pipeline.turn import Tool, Turn
-from sinks.collect import Collect
+from pipeline.turn import Turn
 from sources.app_server import session as session_module
 from sources.app_server.held import HoldingOptions
 from sources.app_server.place import Bounds
 from sources.app_server.turns import AppServerTurn
 from sources.demo.chaos_child import ChaosChild
+from tests.chaos_turns import failure, play, text, turn_of
 
 QUICK = Bounds(first_event=0.15, idle=0.15, total=3.0)
-
-
-def user(text: str) -> Json:
-    return {"type": "message", "role": "user", "content": text}
-
-
-def turn_of(text: str) -> Turn:
-    return Turn(model="gpt-5", items=(user(text),), tools=(Tool("localSearch"), Tool("readNote")))
-
-
-async def play(
-    child: ChaosChild,
-    turn: Turn | str,
-    bounds: Bounds | None = None,
-    recipe: Pipeline | None = None,
-) -> list[Event]:
-    turn = turn_of(turn) if isinstance(turn, str) else turn
-    source = AppServerTurn(child.pool, turn, bounds)
-    with trio.fail_after(4):
-        return await (recipe or Pipeline()).run(source, Collect(), turn)
-
-
-def text(events: Sequence[Event]) -> str:
-    return "".join(event.text for event in events if isinstance(event, TextDelta))
-
-
-def failure(events: Sequence[Event]) -> Failure:
-    (failed,) = [event for event in events if isinstance(event, Failed)]
-    return failed.error
 
 
 class Waiting:
@@ -93,14 +62,14 @@ def ends(child: ChaosChild) -> list[str]:
 
 async def test_a_turn_that_ends_by_itself_is_not_interrupted(tmp_path: Path) -> None:
     async with ChaosChild(tmp_path).running() as child:
-        await play(child, "TEXT")
+        await play(child.pool, "TEXT")
         await until_let_go(child)
         assert ends(child) == ["thread/delete"]
 
 
 async def test_the_cutter_interrupts_once_and_the_thread_is_deleted(tmp_path: Path) -> None:
     async with ChaosChild(tmp_path).running() as child:
-        events = await play(child, "BURST", recipe=Settings().pipeline())
+        events = await play(child.pool, "BURST", recipe=Settings().pipeline())
         assert len([event for event in events if isinstance(event, ToolCall)]) == 3
         await until_let_go(child)
         assert ends(child) == ["turn/interrupt", "thread/delete"]
@@ -155,7 +124,7 @@ async def test_a_thread_that_is_opened_after_its_turn_gave_up_is_deleted(
 ) -> None:
     monkeypatch.setattr(session_module, "LETTING_GO", 0.05)
     async with ChaosChild(tmp_path, "--delay", "thread/start=0.4").running() as child:
-        assert failure(await play(child, "TEXT", QUICK)).status == 504
+        assert failure(await play(child.pool, "TEXT", QUICK)).status == 504
         await until_let_go(child)
         assert ends(child) == ["thread/delete"]
 
@@ -175,7 +144,7 @@ async def test_clients_that_leave_one_after_the_other_interrupt_once_each(tmp_pa
             await until_let_go(child, number)
         stopped = [told["turnId"] for told in child.told("turn/interrupt")]
         assert len(stopped) == len(set(stopped)) == 3
-        assert text(await play(child, "TEXT")) == "Hello, wörld 🌍!"
+        assert text(await play(child.pool, "TEXT")) == "Hello, wörld 🌍!"
 
 
 async def test_a_client_that_is_cancelled_twice_leaves_once(tmp_path: Path) -> None:
@@ -194,7 +163,7 @@ async def test_what_comes_after_an_interrupt_belongs_to_nobody(tmp_path: Path) -
         async with playing(child, "HANG !late") as reader:
             await reader.reads.wait()
         await until_let_go(child)
-        assert text(await play(child, "TEXT")) == "Hello, wörld 🌍!"
+        assert text(await play(child.pool, "TEXT")) == "Hello, wörld 🌍!"
         assert client.counters["belongs to nobody"] >= 4
         refused = [m for m in child.log() if "error" in m and "method" not in m]
         assert [message["error"]["code"] for message in refused] == [-32601]
@@ -220,7 +189,7 @@ async def test_a_thread_is_deleted_though_its_interrupt_is_not_answered_or_refus
 
 async def test_a_thread_whose_turn_was_refused_is_deleted(tmp_path: Path) -> None:
     async with ChaosChild(tmp_path, "--refuse", "turn/start").running() as child:
-        assert failure(await play(child, "TEXT")).status == 400
+        assert failure(await play(child.pool, "TEXT")).status == 400
         await until_let_go(child)
         assert ends(child) == ["thread/delete"]
 
@@ -247,7 +216,7 @@ async def test_a_client_that_leaves_while_its_history_is_half_sent_harms_nobody(
                 await child.until(lambda: len(child.told("thread/start")) > before)
                 with trio.move_on_after(0.1):  # the pipe is full by now, and nobody reads
                     await trio.sleep_forever()
-            assert text(await play(child, "TEXT")) == "Hello, wörld 🌍!"
+            assert text(await play(child.pool, "TEXT")) == "Hello, wörld 🌍!"
         assert not limit.cancelled_caught
         assert not [message for message in child.log() if "unreadable" in message]
 
@@ -272,23 +241,23 @@ async def test_a_turn_that_takes_too_long_is_a_504_and_is_interrupted(
     tmp_path: Path, words: str, bounds: Bounds
 ) -> None:
     async with ChaosChild(tmp_path).running() as child:
-        found = failure(await play(child, words, bounds))
+        found = failure(await play(child.pool, words, bounds))
         assert (found.status, found.code) == (504, "timeout")
         await until_let_go(child)
         assert ends(child) == ["turn/interrupt", "thread/delete"]
-        assert text(await play(child, "TEXT")) == "Hello, wörld 🌍!"
+        assert text(await play(child.pool, "TEXT")) == "Hello, wörld 🌍!"
 
 
 @pytest.mark.parametrize("method", ["thread/start", "thread/inject_items", "turn/start"])
 async def test_the_bounds_hold_from_the_very_first_request_on(tmp_path: Path, method: str) -> None:
     async with ChaosChild(tmp_path, "--hang", method).running() as child:
-        found = failure(await play(child, "TEXT", QUICK))
+        found = failure(await play(child.pool, "TEXT", QUICK))
         assert (found.status, found.code) == (504, "timeout")
 
 
 async def test_a_backend_that_does_not_read_is_a_504_too(tmp_path: Path) -> None:
     async with ChaosChild(tmp_path, "--deaf", "thread/start=30").running() as child:
-        found = failure(await play(child, "x" * 1_000_000, QUICK))
+        found = failure(await play(child.pool, "x" * 1_000_000, QUICK))
         assert (found.status, found.code) == (504, "timeout")
 
 
@@ -310,7 +279,7 @@ async def test_a_client_that_never_reads_does_not_keep_its_turn_for_ever(tmp_pat
 async def called(child: ChaosChild, words: str) -> Turn:
     """Play a turn that calls a tool and is held; the follow-up that its client sends."""
     asked = turn_of(words)
-    events = await play(child, asked, recipe=Settings().pipeline())
+    events = await play(child.pool, asked, recipe=Settings().pipeline())
     (call,) = [event for event in events if isinstance(event, ToolCall)]
     await child.until(lambda: len(child.pool.held) == 1)
     made = {"type": "function_call", "call_id": call.call_id, "name": call.name}
@@ -321,7 +290,7 @@ async def called(child: ChaosChild, words: str) -> Turn:
 async def test_a_turn_with_calls_is_held_and_its_follow_up_continues_it(tmp_path: Path) -> None:
     async with ChaosChild(tmp_path, holding=HoldingOptions()).running() as child:
         follow_up = await called(child, "ONECALL")
-        assert text(await play(child, follow_up)) == "The tool said: rain"
+        assert text(await play(child.pool, follow_up)) == "The tool said: rain"
         await until_let_go(child)
         assert (len(child.told("turn/start")), ends(child)) == (1, ["thread/delete"])
 
@@ -340,7 +309,7 @@ async def test_a_follow_up_that_comes_while_its_turn_is_let_go_starts_anew(tmp_p
     async with ChaosChild(tmp_path, *flags, holding=options).running() as child:
         follow_up = await called(child, "ONECALL")
         await child.until(lambda: child.told("turn/interrupt"))
-        assert text(await play(child, follow_up, QUICK)) == "The tool said: rain"
+        assert text(await play(child.pool, follow_up, QUICK)) == "The tool said: rain"
         await until_let_go(child, 2)
         deleted = {told["threadId"] for told in child.told("thread/delete")}
         assert (len(deleted), len(child.told("turn/interrupt"))) == (2, 1)
@@ -351,7 +320,7 @@ async def test_a_turn_that_ended_while_it_was_held_is_not_continued(tmp_path: Pa
         counters = (await child.pool.lease()).client.counters
         follow_up = await called(child, "ONECALL !impatient=0.1")
         await child.until(lambda: counters["got turn/completed"])
-        assert text(await play(child, follow_up, QUICK)) == "The tool said: rain"
+        assert text(await play(child.pool, follow_up, QUICK)) == "The tool said: rain"
 
 
 async def test_a_client_that_leaves_with_its_calls_half_read_is_not_held_for(
@@ -367,6 +336,6 @@ async def test_a_client_that_leaves_with_its_calls_half_read_is_not_held_for(
 async def test_a_held_turn_is_forgotten_when_its_backend_dies(tmp_path: Path) -> None:
     async with ChaosChild(tmp_path, holding=HoldingOptions()).running() as child:
         await called(child, "ONECALL")
-        await play(child, "TEXT !die")
+        await play(child.pool, "TEXT !die")
         await child.until(lambda: len(child.pids) == 2 and child.server.ready)
         assert len(child.pool.held) == 0

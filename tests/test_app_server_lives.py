@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,36 +12,13 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
-from pipeline.chain import Pipeline
 from pipeline.errors import Failure, ProxyError, UsageError
-from pipeline.events import Event, Failed, TextDelta
-from pipeline.turn import Turn
-from sinks.collect import Collect
 from sources.app_server import stdio
 from sources.app_server.backend import BackendOptions, Pool, open_backend
-from sources.app_server.place import Backend
 from sources.app_server.supervisor import AppServer, Patience
 from sources.app_server.transport import Transport, TransportClosedError
-from sources.app_server.turns import AppServerTurn
 from sources.demo.chaos_child import HURRY, ChaosChild
-
-HELLO = "Hello, wörld 🌍!"
-
-
-async def play(backend: Backend, words: str) -> list[Event]:
-    said = {"type": "message", "role": "user", "content": words}
-    with trio.fail_after(6):
-        source = AppServerTurn(backend, Turn(model="gpt-5", items=(said,)))
-        return await Pipeline().run(source, Collect())
-
-
-def text(events: Sequence[Event]) -> str:
-    return "".join(event.text for event in events if isinstance(event, TextDelta))
-
-
-def failure(events: Sequence[Event]) -> Failure:
-    (failed,) = [event for event in events if isinstance(event, Failed)]
-    return failed.error
+from tests.chaos_turns import HELLO, failure, play, text
 
 
 def lives(pid: int) -> bool:
