@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from pipeline.errors import Failure, ProxyError, UsageError
 from sources.app_server import stdio
 from sources.app_server.backend import BackendOptions, Pool, open_backend
+from sources.app_server.stdio import StdioTransport
 from sources.app_server.supervisor import AppServer, Patience
 from sources.app_server.transport import Transport, TransportClosedError
 from sources.demo.chaos_child import HURRY, ChaosChild
@@ -27,6 +28,21 @@ def lives(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def is_zombie(pid: int) -> bool:
+    """Whether it has ended, and only its parent does not know yet."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] == "Z"
+
+
+def program(path: Path, *lines: str) -> str:
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
+    return str(path)
 
 
 # -- deaths --------------------------------------------------------------------------------------
@@ -189,6 +205,41 @@ async def test_a_backend_that_does_not_leave_is_killed_after_its_grace(
     assert not lives(child.pids[0])
 
 
+async def test_a_backend_that_does_not_leave_is_killed_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stdio, "GRACE", 0.05)
+    codex = program(tmp_path / "codex", "trap '' TERM", "sleep 60 &", "echo $!", "wait", "wait")
+    async with trio.open_nursery() as nursery:
+        transport = await StdioTransport.start(nursery, [codex], env=os.environ, cwd=str(tmp_path))
+        (line,) = await transport.receive()
+        assert lives(int(line))
+        await transport.aclose()
+        nursery.cancel_scope.cancel()
+    with trio.fail_after(5):
+        while lives(int(line)) and not is_zombie(int(line)):  # noqa: ASYNC110 (it is not our child)
+            await trio.sleep(0.005)
+
+
+async def test_an_interruption_of_the_grace_leaves_no_child_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codex = program(tmp_path / "codex", "trap '' TERM", "exec sleep 60")
+    async with trio.open_nursery() as nursery:
+        transport = await StdioTransport.start(nursery, [codex], env=os.environ, cwd=str(tmp_path))
+
+        async def interrupted(_: StdioTransport) -> None:
+            await trio.lowlevel.checkpoint()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(StdioTransport, "_wait_a_little", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            await transport.aclose()
+        with trio.fail_after(5):
+            assert await transport.process.wait() == -signal.SIGKILL
+        nursery.cancel_scope.cancel()
+
+
 # -- replacement ---------------------------------------------------------------------------------
 
 
@@ -240,12 +291,6 @@ async def test_a_server_that_is_down_is_left_out(tmp_path: Path) -> None:
 
 
 # -- which program -------------------------------------------------------------------------------
-
-
-def program(path: Path, *lines: str) -> str:
-    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
-    path.chmod(0o755)
-    return str(path)
 
 
 async def test_the_fake_takes_the_place_of_a_codex_and_sees_no_secret(

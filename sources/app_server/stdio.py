@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
+import signal
 import subprocess
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -86,18 +89,27 @@ class StdioTransport:
 
     async def aclose(self) -> None:
         with trio.CancelScope(shield=True):
-            await self._stdin.aclose()  # the polite way: the app-server leaves at end of input
-            with trio.move_on_after(GRACE):
-                await self.process.wait()
-            if self.process.returncode is None:
-                self.process.terminate()
-                with trio.move_on_after(GRACE):
-                    await self.process.wait()
-            if self.process.returncode is None:
-                self.process.kill()
-                await self.process.wait()
+            try:
+                await self._stdin.aclose()  # the polite way: the app-server leaves at end of input
+                await self._wait_a_little()
+                if self.process.returncode is None:
+                    self.process.terminate()
+                    await self._wait_a_little()
+            finally:  # a second Ctrl-C, which no shield holds back, must not leave it behind
+                self._kill()
+            await self.process.wait()
             await self._stdout.aclose()
             await self._stderr.aclose()
+
+    async def _wait_a_little(self) -> None:
+        with trio.move_on_after(GRACE):
+            await self.process.wait()
+
+    def _kill(self) -> None:
+        """End it by force if it still lives, with whatever it started: the group is its own."""
+        if self.process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
 
     async def _gone(self) -> TransportClosedError:
         """How it ended. A child's output ends a moment before it does and before its last words."""

@@ -33,6 +33,8 @@ FIELDS: Final = {"dynamicTools": (list, "a sequence"), "experimentalRawEvents": 
 MOST_AT_ONCE: Final = 4096
 """What a pipe takes without making us wait, once it says that it takes anything."""
 MOST_WAITING: Final = 64
+STUBBORN: Final = 60.0
+"""How long a stubborn one stays: whoever was to kill it may have been killed before."""
 TORN_APART: Final = 0.001
 DEEPEST: Final = 128
 INVALID: Final = -32600
@@ -139,15 +141,15 @@ class FakeCodex:
     # -- the loop --------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until the input ends or nobody reads; a stubborn one goes on for ever."""
+        """Until the input ends or nobody reads; a stubborn one goes on, but not for ever."""
         self._write_log({"pid": os.getpid()})
-        framer, reading = LineFramer(), True
-        while reading or self._mischief.stubborn:
+        framer, reading, ends = LineFramer(), True, inf
+        while reading or (self._mischief.stubborn and time.monotonic() < ends):
             self._advance()
             now = time.monotonic()
             hears = reading and now >= self._deaf_until
             writes = self._out.due() <= now
-            dues = [self._players_due()]
+            dues = [self._players_due(), ends]
             dues += [] if hears or not reading else [self._deaf_until]
             dues += [] if writes else [self._out.due()]
             timeout = max(0.0, min(dues) - now)
@@ -162,6 +164,7 @@ class FakeCodex:
             if readable:
                 data = os.read(0, 65_536)
                 reading = bool(data)
+                ends = inf if reading else time.monotonic() + STUBBORN
                 for line in framer.feed(data):
                     self._take(line)
 
