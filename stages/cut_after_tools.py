@@ -10,6 +10,7 @@ from pipeline.events import (
     CallProgress,
     Event,
     ReasoningDelta,
+    ReasoningItem,
     ResponseEnd,
     TextDelta,
     ToolCall,
@@ -55,7 +56,7 @@ class CutAfterTools(Stage):
                 if self._calling and self._stop:
                     self.deadline = event.at + self._grace
                 return self.fold(event, "a call is on its way")
-            case TextDelta() | ReasoningDelta() if self._calling and self._suppress_tail:
+            case TextDelta() | ReasoningDelta() | ReasoningItem() if self._holding:
                 self._tail.append(event)
                 return ()
             case ResponseEnd() if self._calling and self._stop:
@@ -68,6 +69,10 @@ class CutAfterTools(Stage):
                 return (event,)
             case _:
                 return (event,)
+
+    @property
+    def _holding(self) -> bool:
+        return self._calling and self._suppress_tail
 
     def wake(self, now: float) -> Sequence[Event]:
         self._now = now

@@ -9,13 +9,22 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from pipeline.cli.flags import add_request, add_settings, open_dump, settings_from, turn_from
+from pipeline.cli.flags import (
+    add_api,
+    add_request,
+    add_settings,
+    open_dump,
+    settings_from,
+    turn_from,
+)
+from pipeline.cli.replay import replayed_responses
 from pipeline.cli.terminal import Paint
 from pipeline.events import Event
 from pipeline.lane import Lane
 from pipeline.ledger import Ledger, StageLedger
 from pipeline.stage import Stage
 from pipeline.transcript import Record
+from sinks.responses_answer import ResponsesAnswer
 from sources.decode.turn_decoder import Watcher
 from sources.replay import Replay
 
@@ -33,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all", action="store_true", help="also show messages that say nothing to a client"
     )
+    add_api(parser)
     add_request(parser)
     add_settings(parser, "pipeline", "source")
 
@@ -40,13 +50,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     settings = settings_from(options)
     turn = turn_from(options)
+    responses = options.api == "responses"
+    if responses:
+        turn = settings.on_responses(turn)
     for path in options.files:
         if len(options.files) > 1:
             print(f"== {path}")
         ledger = Ledger()
         stages = [s for s in settings.pipeline().open(turn, ledger) if isinstance(s, Stage)]
         with open_dump(settings) as dump:
-            story = Explanation(stages, show_all=options.all, then=dump)
+            answer = ResponsesAnswer(replayed_responses(settings, turn)) if responses else None
+            story = Explanation(stages, show_all=options.all, then=dump, answer=answer)
             source = Replay(path, watch=story)
             for _ in source.events():
                 pass
@@ -59,9 +73,15 @@ class Explanation:
     """Feeds a transcript to the stages one event at a time and tells what happens."""
 
     def __init__(
-        self, stages: Sequence[Stage], *, show_all: bool = False, then: Watcher | None = None
+        self,
+        stages: Sequence[Stage],
+        *,
+        show_all: bool = False,
+        then: Watcher | None = None,
+        answer: ResponsesAnswer | None = None,
     ) -> None:
         self._then = then
+        self._answer = answer
         self._lanes = [Lane((stage,)) for stage in stages]
         self._show_all = show_all
         self._paint = Paint(sys.stdout)
@@ -113,6 +133,19 @@ class Explanation:
                 return
         changed = "" if list(events) == list(first) else f": {_list(events)}"
         print(f"      {self._paint('green', '→ client')}{changed}")
+        if self._answer is not None:
+            self._tell_written(self._answer, events)
+
+    def _tell_written(self, answer: ResponsesAnswer, events: Iterable[Event]) -> None:
+        """The events of the Responses API that a client reads."""
+        if answer.ended:
+            return
+        told = [written["type"] for event in events for written in answer.feed(event)]
+        if answer.error is not None and not answer.started:
+            told = [f"HTTP {answer.error.status}"]
+        if told:
+            names = ", ".join(name.removeprefix("response.") for name in told)
+            print(self._paint("dim", f"        {names}"))
 
 
 def _change(before: StageLedger, after: StageLedger, out: Iterable[Event]) -> str:

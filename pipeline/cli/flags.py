@@ -81,6 +81,12 @@ def add_request(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_api(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--api", choices=["chat", "responses"], default="chat", help="the client's API"
+    )
+
+
 def turn_from(options: argparse.Namespace) -> Turn:
     """The turn the flags describe: a request's file, names of tools, or both."""
     turn = _read_request(options.request).turn() if options.request else Turn()

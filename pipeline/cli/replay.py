@@ -6,22 +6,35 @@ import argparse
 import sys
 from collections.abc import Awaitable, Callable
 from math import inf
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import trio
 from attrs import evolve
 
-from pipeline.cli.flags import add_request, add_settings, open_dump, settings_from, turn_from
+from pipeline.cli.flags import (
+    add_api,
+    add_request,
+    add_settings,
+    open_dump,
+    settings_from,
+    turn_from,
+)
 from pipeline.cli.terminal import PrettyStream
-from pipeline.errors import ProxyError, UsageError
+from pipeline.errors import Failure, ProxyError, UsageError
 from pipeline.ledger import Ledger
-from pipeline.recipes import chat_options
+from pipeline.recipes import chat_options, responses_options
 from pipeline.settings import Settings
+from pipeline.stage import Sink
 from pipeline.turn import Turn
-from sinks.chat_json import ChatJson
+from sinks.chat_json import ChatCompletion, ChatJson
 from sinks.chat_sse import ChatSse
+from sinks.responses import ResponsesOptions, numbered_ids
+from sinks.responses_json import ResponsesBody, ResponsesJson
+from sinks.responses_sse import ResponsesSse
 from sources.replay import Replay
+
+ReplaySink: TypeAlias = Sink[Failure | ChatCompletion | ResponsesBody | None]
 
 HELP = "show a recorded turn as a client would get it"
 DESCRIPTION = """\
@@ -32,12 +45,12 @@ stream of Responses events."""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="transcripts; - is standard input")
-    parser.add_argument("--api", choices=["chat"], default="chat", help="the client's API")
+    add_api(parser)
     parser.add_argument(
         "--no-stream", action="store_true", help="the JSON body instead of the stream"
     )
     parser.add_argument(
-        "--include-usage", action="store_true", help="end the stream with the token counts"
+        "--include-usage", action="store_true", help="end a chat stream with the token counts"
     )
     parser.add_argument(
         "--speed",
@@ -62,6 +75,8 @@ def run(options: argparse.Namespace) -> int:
     stream = not options.no_stream and turn.stream is not False
     if options.include_usage:
         turn = evolve(turn, include_usage=True)
+    if options.api == "responses":
+        turn = settings.on_responses(turn)
     speed, pace = _speed(options.speed), _milliseconds(options.pace)
     statuses = [0]
     with open_dump(settings) as dump:
@@ -69,14 +84,15 @@ def run(options: argparse.Namespace) -> int:
             if len(options.files) > 1 and sys.stdout.isatty():
                 print(f"== {path}")
             source = Replay(path, speed=speed, pace=pace, watch=dump)
-            statuses.append(_status(source, settings, turn, stream=stream))
+            sink = _sink(options.api, settings, turn, stream=stream)
+            statuses.append(_status(source, settings, turn, sink))
     return max(statuses)
 
 
-def _status(source: Replay, settings: Settings, turn: Turn, *, stream: bool) -> int:
+def _status(source: Replay, settings: Settings, turn: Turn, sink: ReplaySink) -> int:
     """Play one turn; the exit status it deserves."""
     try:
-        return 0 if trio.run(_replay, source, settings, turn, stream) else 1
+        return 0 if trio.run(_replay, source, settings, turn, sink) else 1
     except ProxyError as error:
         _show_error(error)
         return 1
@@ -85,17 +101,29 @@ def _status(source: Replay, settings: Settings, turn: Turn, *, stream: bool) -> 
         return 2
 
 
-async def _replay(source: Replay, settings: Settings, turn: Turn, stream: bool) -> bool:
+def _sink(api: str, settings: Settings, turn: Turn, *, stream: bool) -> ReplaySink:
+    if api == "chat":
+        options = chat_options(settings, turn)
+        return ChatSse(options, _writer()) if stream else ChatJson(options)
+    responses = replayed_responses(settings, turn)
+    return ResponsesSse(responses, _writer()) if stream else ResponsesJson(responses)
+
+
+def replayed_responses(settings: Settings, turn: Turn) -> ResponsesOptions:
+    """How a recorded turn is written on the Responses API: the same every time."""
+    options = responses_options(settings, turn, created=0, new_id=numbered_ids())
+    return evolve(options, include_encrypted=True, now=lambda: 0)
+
+
+async def _replay(source: Replay, settings: Settings, turn: Turn, sink: ReplaySink) -> bool:
     """Play one turn to standard output; whether it ended well."""
-    options, ledger = chat_options(settings, turn), Ledger()
-    recipe = settings.pipeline()
+    ledger = Ledger()
     try:
-        if stream:
-            sink = ChatSse(options, _writer())
-            return await recipe.run(source, sink, turn, ledger=ledger) is None
-        answer = await recipe.run(source, ChatJson(options), turn, ledger=ledger)
-        _write_json(answer.body)
-        return True
+        answer = await settings.pipeline().run(source, sink, turn, ledger=ledger)
+        if isinstance(answer, ChatCompletion | ResponsesBody):
+            _write_json(answer.body)
+            return True
+        return answer is None
     finally:
         if source.decoder.recognized:  # of a file that is no transcript there is nothing to remark
             for books in ledger:

@@ -23,7 +23,8 @@ class Paint:
 
 def frames(data: bytes) -> Iterator[tuple[str, Any]]:
     """The events of a piece of SSE: comments, `[DONE]`, and the JSON of everything else."""
-    for frame in data.decode().split("\n\n"):
+    for whole in data.decode().split("\n\n"):
+        frame = whole.partition("\n")[2] if whole.startswith("event: ") else whole
         if frame.startswith(":"):
             yield "comment", frame[1:].strip()
         elif frame == "data: [DONE]":
@@ -45,6 +46,8 @@ class PrettyStream:
             match kind:
                 case "data" if "error" in value:
                     self._line("red", f"error: {value['error']['message']}")
+                case "data" if "type" in value:
+                    self._event(value)
                 case "data":
                     self._chunk(value)
                 case "comment":
@@ -70,12 +73,48 @@ class PrettyStream:
             if choice["finish_reason"]:
                 self._line("green", f"finish_reason: {choice['finish_reason']}")
 
+    def _event(self, event: dict[str, Any]) -> None:
+        """An event of the Responses API."""
+        match event["type"]:
+            case "response.output_text.delta":
+                self._text(event["delta"], None)
+            case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
+                self._text(event["delta"], "dim")
+            case "response.output_item.added" | "response.reasoning_summary_part.added":
+                self._fresh_line()
+            case "response.output_item.done":
+                self._item(event["item"])
+            case "response.completed" | "response.incomplete":
+                self._response(event["response"])
+            case "keepalive":
+                self._line("dim", "keepalive")
+            case _:
+                pass
+
+    def _item(self, item: dict[str, Any]) -> None:
+        if item["type"] in ("function_call", "custom_tool_call"):
+            written = item.get("arguments", item.get("input"))
+            name = ".".join(filter(None, (item.get("namespace"), item["name"])))
+            self._line("cyan", f"▸ {name} {written}")
+            self._line("dim", f"  {item['call_id']}")
+
+    def _response(self, response: dict[str, Any]) -> None:
+        if usage := response["usage"]:
+            self._line("dim", f"{usage['input_tokens']} tokens in, {usage['output_tokens']} out")
+        why = response["incomplete_details"]
+        reason = f", {why['reason']}" if why else ""
+        self._line("green", f"status: {response['status']}{reason}")
+
     def _text(self, text: str | None, style: str | None) -> None:
         if text:
             self._out.write(self._paint(style, text) if style else text)
             self._column = len(text.rpartition("\n")[2]) if "\n" in text else self._column + 1
 
     def _line(self, style: str, text: str) -> None:
-        start = "\n" if self._column else ""
-        self._out.write(f"{start}{self._paint(style, text)}\n")
+        self._fresh_line()
+        self._out.write(f"{self._paint(style, text)}\n")
+
+    def _fresh_line(self) -> None:
+        if self._column:
+            self._out.write("\n")
         self._column = 0
