@@ -209,7 +209,8 @@ class ResponsesAnswer:
         yield from self._done(item, item.whole())
 
     def _new_id(self, prefix: str) -> str:
-        own_id = self.options.new_id(prefix)
+        while (own_id := self.options.new_id(prefix)) in self._ids:
+            pass  # the backend had it first
         self._ids.add(own_id)
         return own_id
 
