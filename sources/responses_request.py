@@ -89,8 +89,8 @@ def request_body(turn: Turn) -> bytes:
     if reasoning:
         # What is not stored can only be continued if the client gets it, sealed.
         body |= {"reasoning": reasoning, "include": ["reasoning.encrypted_content"]}
-    if turn.output_schema is not None:
-        body["text"] = {"format": _format(turn.output_schema)}
+    form = None if turn.output_schema is None else _format(turn.output_schema)
+    body |= _given(text=_given(format=form, verbosity=turn.verbosity))
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:

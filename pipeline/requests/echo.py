@@ -6,6 +6,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from pipeline.loose_json import Json, as_json, as_list, text_of
+from pipeline.requests.items import MADE_UP
 
 _DEFAULTS: Final[dict[str, Any]] = {
     "background": False,
@@ -30,14 +31,13 @@ _DEFAULTS: Final[dict[str, Any]] = {
 }
 """What OpenAI's responses say of a request that did not."""
 _PREFIXES: Final = {
-    "message": "msg",
-    "function_call": "fc",
-    "function_call_output": "fco",
-    "custom_tool_call": "ctc",
-    "custom_tool_call_output": "ctco",
-    "reasoning": "rs",
-    "compaction": "cmp",
-    "additional_tools": "at",
+    "message": "msg_",
+    "function_call": "fc_",
+    "function_call_output": "fco_",
+    "custom_tool_call": "ctc_",
+    "custom_tool_call_output": "ctco_",
+    "compaction": "cmp_",
+    "additional_tools": "at_",
 }
 
 
@@ -57,7 +57,7 @@ def echo(given: Json) -> dict[str, Any]:
 def shown(item: Json) -> Json:
     """An input item as it is stored: with its type and an id, a message's words in parts."""
     kind = text_of(item.get("type")) or "message"
-    identified = {"id": f"{_PREFIXES.get(kind, 'item')}_{uuid4().hex}", "type": kind}
+    identified = {"id": f"{_PREFIXES.get(kind, MADE_UP)}{uuid4().hex}", "type": kind}
     whole = identified | _present(item)
     if kind == "message":
         whole = {"status": "completed", **whole, "content": _parts(whole)}

@@ -9,7 +9,7 @@ from attrs import frozen
 from pipeline.loose_json import Json
 from pipeline.requests.conversation import Conversation, UniqueIds, with_all_outputs
 from pipeline.requests.declared_tools import Declared, Toolbox
-from pipeline.requests.input_items import (
+from pipeline.requests.items import (
     Answered,
     Called,
     Compaction,

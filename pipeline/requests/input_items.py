@@ -1,18 +1,40 @@
-"""The items of a Responses request's input, each checked by itself."""
+"""The items of a Responses request's input, as they are sent: each is checked by itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 import msgspec
 from attrs import frozen
 
 from pipeline.custom_tools import to_arguments
 from pipeline.loose_json import Json, is_json, is_list
-from pipeline.requests.declared_tools import Declared
+from pipeline.requests.items import (
+    Answered,
+    Called,
+    Compaction,
+    Input,
+    Item,
+    LeftOut,
+    MoreTools,
+    Output,
+    Reference,
+    Said,
+    Thought,
+    Trigger,
+    Update,
+    What,
+)
 from pipeline.requests.parts import Content
-from pipeline.requests.structure import WrongError, exactly, made, structured, structures, wanted
+from pipeline.requests.structure import (
+    WrongError,
+    exactly,
+    made,
+    structured,
+    structures,
+    wanted,
+)
 
 HOSTED: Final = frozenset(
     {
@@ -35,170 +57,9 @@ HOSTED: Final = frozenset(
 """What tools of OpenAI's servers left behind. No backend here can read it, and most refuse it."""
 
 
-@frozen
-class Said:
-    """A message."""
-
-    role: Literal["user", "assistant", "system", "developer"]
-    content: Content = Content()
-    phase: Literal["commentary", "partial_answer", "final_answer"] | None = None
-
-    def __attrs_post_init__(self) -> None:
-        if self.role != "assistant" and self.content.value is None:
-            raise WrongError("is missing; it must be a string or an array of parts", ".content")
-        if self.role == "user" and self.content.value == ():
-            raise WrongError("is empty; it must have at least one part", ".content")
-        if self.role != "user" and self.content.pictures:
-            raise WrongError(
-                f"holds a picture, which the {self.role} cannot send; send it as the user",
-                ".content",
-            )
-
-
-@frozen
-class Called:
-    """A call of a tool, whatever kind of tool it was."""
-
-    call_id: str
-    name: str
-    arguments: str
-    namespace: str | None = None
-
-    def __attrs_post_init__(self) -> None:
-        if not self.name:
-            raise WrongError("is empty; it must be the name of the tool", ".name")
-        if not self.call_id:
-            raise WrongError("is empty; it must be the id that the call was made with", ".call_id")
-
-
-@frozen
-class Output:
-    """What a tool gave back."""
-
-    content: Content
-
-
-@frozen
-class Answered:
-    """The output of a call."""
-
-    call_id: str
-    output: Output
-
-
-@frozen
-class _Words:
-    text: str
-
-
-@frozen
-class Thought:
-    """The model's reasoning, sealed or open; a summary alone is nothing that a model can read."""
-
-    summary: tuple[_Words, ...] = ()
-    content: tuple[_Words, ...] | None = None
-    encrypted_content: str | None = None
-    id: str | None = None
-
-    def item(self) -> Json | None:
-        if not self.encrypted_content and not self.content:
-            return None
-        item: dict[str, Any] = {"type": "reasoning"} | ({"id": self.id} if self.id else {})
-        item["summary"] = [{"type": "summary_text", "text": one.text} for one in self.summary]
-        if self.content:
-            item["content"] = [{"type": "reasoning_text", "text": one.text} for one in self.content]
-        if self.encrypted_content:
-            item["encrypted_content"] = self.encrypted_content
-        return item
-
-
-@frozen
-class Compaction:
-    """What a conversation was shortened to, sealed."""
-
-    encrypted_content: str
-
-
-@frozen
-class Trigger:
-    """The wish that the conversation before it be shortened."""
-
-
-@frozen
-class Reference:
-    """An item that the server has."""
-
-    id: str
-
-
-@frozen
-class MoreTools:
-    """Tools that are declared in the middle of a conversation."""
-
-    tools: tuple[Declared, ...] = ()
-
-
-@frozen
-class _Effort:
-    effort: str | None = None
-
-
-@frozen
-class Update:
-    """How the model shall think from here on."""
-
-    reasoning: _Effort | None = None
-    text: dict[str, Any] | None = None
-
-
-@frozen
-class LeftOut:
-    """Something that no backend here can read."""
-
-    type: str
-
-
-What: TypeAlias = (
-    Said
-    | Called
-    | Answered
-    | Thought
-    | Compaction
-    | Trigger
-    | Reference
-    | MoreTools
-    | Update
-    | LeftOut
-)
-
-
-@frozen
-class Item:
-    """One item, as it was given and as what it is."""
-
-    given: Json
-    what: What
-    opened: tuple[What, ...] | None = None
-    """What it stands for, where that is known by now."""
-
-    @property
-    def meant(self) -> tuple[What, ...]:
-        return (self.what,) if self.opened is None else self.opened
-
-
-@frozen
-class Input:
-    """What was given as the input: a string is one message of the user's."""
-
-    items: tuple[Item, ...] = ()
-
-
 def structured_items(values: Sequence[Json]) -> tuple[Item, ...]:
     """Items from elsewhere than the request; ProxyError if one cannot be read."""
     return structured([*values], Input).items
-
-
-# -- as they are sent ------------------------------------------------------------------------------
 
 
 @frozen
@@ -244,7 +105,7 @@ class _ShellCall:
 class _ShellOutput:
     """What such a tool gave back: words, or something with words in it."""
 
-    output: object = None
+    output: Any = None
     call_id: str | None = None
     id: str | None = None
     status: str | None = None
@@ -286,11 +147,13 @@ _REWRITTEN: Final[dict[str, Callable[[Json], What]]] = {
 }
 
 
-def _kind(value: Json) -> object:
+def _kind(value: Json) -> str:
     """The type of an item. Messages often come without, and so may references."""
     kind = value.get("type")
-    if kind is not None:
+    if isinstance(kind, str):
         return kind
+    if kind is not None:
+        raise WrongError(wanted("a string", kind).problem, ".type")
     if "role" in value:
         return "message"
     if "id" in value:
@@ -301,7 +164,7 @@ def _kind(value: Json) -> object:
 @structures(Item)
 def _item(value: object) -> Item:
     fields: Json = exactly(dict, value)
-    kind = exactly_text(_kind(fields))
+    kind = _kind(fields)
     if kind in HOSTED:
         return Item(fields, LeftOut(kind))
     if kind in _SHELL_CALLS:
@@ -313,13 +176,6 @@ def _item(value: object) -> Item:
             f'is "{kind:.80}", an item that cannot be read here; leave it out', ".type"
         )
     return Item(fields, made(fields, _PLAIN[kind]))
-
-
-def exactly_text(kind: object) -> str:
-    try:
-        return str(exactly(str, kind))
-    except WrongError as error:
-        raise WrongError(error.problem, ".type") from None
 
 
 @structures(Input)

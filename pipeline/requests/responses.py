@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, Self
 from attrs import evolve, field, frozen
 
 from pipeline.loose_json import Json, as_json, is_json
+from pipeline.requests import stand_ins
 from pipeline.requests.answer_form import (
     Metadata,
     Number,
@@ -20,16 +21,8 @@ from pipeline.requests.declared_tools import Declared, hosted, toolbox
 from pipeline.requests.echo import echo, shown
 from pipeline.requests.history import declared_within, history, latest_effort, placed
 from pipeline.requests.ignored import listed, names_of, refuse, unread
-from pipeline.requests.input_items import (
-    Compaction,
-    Input,
-    LeftOut,
-    MoreTools,
-    Reference,
-    Trigger,
-    Update,
-    structured_items,
-)
+from pipeline.requests.input_items import structured_items
+from pipeline.requests.items import Input, LeftOut, MoreTools, Trigger, Update
 from pipeline.requests.structure import OMIT, WrongError, refusal, structured
 from pipeline.requests.tool_pick import Pick
 from pipeline.requests.tools import chosen
@@ -141,44 +134,23 @@ class ResponsesRequest:
     @property
     def references(self) -> tuple[str, ...]:
         """The ids of the items that the input only refers to."""
-        return tuple(i.what.id for i in self.input.items if isinstance(i.what, Reference))
+        return stand_ins.references(self.input)
 
     def resolved(self, found: Mapping[str, Json]) -> Self:
         """The same request with the items themselves; ProxyError names one that is not found."""
-        items = list(self.input.items)
-        for number, item in enumerate(items):
-            if isinstance(item.what, Reference):
-                if item.what.id not in found:
-                    raise refusal(
-                        f"input[{number}].id",
-                        f"is {item.what.id!r:.100}, which is no item that is stored here; send the "
-                        "item itself",
-                    )
-                (items[number],) = structured_items([found[item.what.id]])
-        return evolve(self, input=Input(tuple(items)))
+        return evolve(self, input=stand_ins.resolved(self.input, found))
 
     @property
     def compactions(self) -> tuple[str, ...]:
         """The sealed contents of the compactions in the input."""
-        items = self.input.items
-        return tuple(i.what.encrypted_content for i in items if isinstance(i.what, Compaction))
+        return stand_ins.compactions(self.input)
 
     def opened(self, found: Mapping[str, Sequence[Json]]) -> Self:
         """The same request with what compactions stand for, by their sealed contents.
 
         ProxyError names one that is not found.
         """
-        items = list(self.input.items)
-        for number, item in enumerate(items):
-            if isinstance(item.what, Compaction):
-                if item.what.encrypted_content not in found:
-                    raise refusal(
-                        f"input[{number}].encrypted_content",
-                        "cannot be opened: it was sealed elsewhere, for somebody else, or altered",
-                    )
-                within = structured_items(found[item.what.encrypted_content])
-                items[number] = evolve(item, opened=tuple(one.what for one in within))
-        return evolve(self, input=Input(tuple(items)))
+        return evolve(self, input=stand_ins.opened(self.input, found))
 
     @property
     def wants_compaction(self) -> bool:
@@ -210,7 +182,7 @@ class ResponsesRequest:
         offered = chosen(tools.by_name, self.tool_choice.among(tools))
         system = not settings.ignore_client_system_prompt
         said = history(items, tools, system=system)
-        if not said.items:
+        if not said.items and (items or self.previous_response_id):
             raise refusal("input", "says nothing; send at least one message")
         own = [self.instructions or ""] if system else []
         form = [AS_JSON] if self.text.form.json_object else []

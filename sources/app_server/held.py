@@ -8,6 +8,7 @@ from typing import Any
 import trio
 from attrs import Factory, define, evolve, frozen
 
+from pipeline.custom_tools import to_text
 from pipeline.loose_json import Json, as_json, as_list, text_of
 from pipeline.turn import Turn
 from sources.app_server.session import Session
@@ -120,7 +121,15 @@ def continues(turn: Turn, held: HeldTurn, outputs: int) -> bool:
                 continue
             case _:
                 return False
-    return tuple(called) == held.calls and said in ("", held.text)
+    meant = [_meant(turn, *call) for call in called]
+    return meant == [_meant(turn, *call) for call in held.calls] and said in ("", held.text)
+
+
+def _meant(turn: Turn, call_id: str, name: str, arguments: str) -> tuple[str, str, str]:
+    """A call as it comes back: of a tool that takes free text, the client repeats that alone."""
+    tool = turn.tool(name)
+    custom = tool is not None and tool.kind == "custom"
+    return call_id, name, to_text(arguments) if custom else arguments
 
 
 def _wish(turn: Turn) -> Turn:

@@ -43,6 +43,8 @@ class ThreadPlan:
             params["baseInstructions"] = turn.base_instructions
         if instructions := self._instructions():
             params["developerInstructions"] = instructions
+        if turn.verbosity is not None:
+            params["config"] = {"model_verbosity": turn.verbosity}
         if turn.offered and self._can.dynamic_tools:
             params["dynamicTools"] = [
                 {
