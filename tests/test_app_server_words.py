@@ -291,3 +291,8 @@ def test_a_program_named_by_a_relative_path_is_found_from_any_folder(
 def test_a_socket_to_listen_on_comes_after_the_command(tmp_path: Path) -> None:
     command = Confinement(tmp_path, tmp_path).command("codex", listen="ws://127.0.0.1:1")
     assert command[-3:] == ["app-server", "--listen", "ws://127.0.0.1:1"]
+
+
+def test_reasoning_is_not_flattened() -> None:
+    sealed = {"type": "reasoning", "summary": [], "encrypted_content": "sealed"}
+    assert flattened([sealed, user("Hello.")]) == "Hello."

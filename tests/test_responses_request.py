@@ -95,6 +95,14 @@ def test_a_schema_for_the_answer_is_a_text_format() -> None:
     }
 
 
+def test_how_much_is_said_goes_along_with_the_format() -> None:
+    assert body_of(Turn(verbosity="low"))["text"] == {"verbosity": "low"}
+    assert set(body_of(Turn(verbosity="low", output_schema=SCHEMA))["text"]) == {
+        "format",
+        "verbosity",
+    }
+
+
 @pytest.mark.parametrize(
     "turn",
     [

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ProxyError
+from pipeline.loose_json import is_json
 from pipeline.requests.responses import CompactRequest, ResponsesRequest
 from pipeline.settings import Settings
 
@@ -133,6 +134,11 @@ WRONG: list[tuple[object, str | None, str]] = [
         "must be a string, not an object",
     ),
     (item("custom_tool_call", call_id="c", name="a"), "input[0].input", "is missing"),
+    (
+        item("custom_tool_call", call_id="c", name="a", input="\ud800"),
+        "input[0]",
+        "holds half of a surrogate pair",
+    ),
     (item("local_shell_call", action={}), "input[0].call_id", "is missing"),
     (item("function_call_output", call_id="c"), "input[0].output", "is missing"),
     (item("function_call_output", call_id="c", output=5), "input[0].output", "must be a string"),
@@ -183,7 +189,7 @@ WRONG: list[tuple[object, str | None, str]] = [
 
 
 def refused(body: object, **more: Any) -> Any:
-    whole = {"model": "gpt-5", "input": "Hello.", **body} if isinstance(body, dict) else body
+    whole = {"model": "gpt-5", "input": "Hello.", **body} if is_json(body) else body
     with pytest.raises(ProxyError) as caught:
         ResponsesRequest.from_json(whole, **more).turn()
     return caught.value.failure

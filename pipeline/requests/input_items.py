@@ -64,13 +64,16 @@ def structured_items(values: Sequence[Json]) -> tuple[Item, ...]:
 
 @frozen
 class _CustomCall:
+    """A call of a tool that takes free text."""
+
     call_id: str
     name: str
     input: str
     namespace: str | None = None
 
     def what(self) -> Called:
-        return Called(self.call_id, self.name, to_arguments(self.input), self.namespace)
+        arguments = _written(self.input, to_arguments)
+        return Called(self.call_id, self.name, arguments, self.namespace)
 
 
 @frozen
@@ -97,7 +100,7 @@ class _ShellCall:
     operation: dict[str, Any] | None = None
 
     def what(self, kind: str) -> Called:
-        arguments = msgspec.json.encode(self.action or self.operation or {}).decode()
+        arguments = _written(self.action or self.operation or {})
         return Called(_call_id(self.call_id, self.id), kind.removesuffix("_call"), arguments)
 
 
@@ -112,8 +115,19 @@ class _ShellOutput:
 
     def what(self) -> Answered:
         output = self.status or "" if self.output is None else self.output
-        words = output if isinstance(output, str) else msgspec.json.encode(output).decode()
+        words = output if isinstance(output, str) else _written(output)
         return Answered(_call_id(self.call_id, self.id), Output(Content(words)))
+
+
+def _as_json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _written(value: Any, write: Callable[[Any], str] = _as_json) -> str:
+    try:
+        return write(value)
+    except (UnicodeEncodeError, RecursionError):
+        raise WrongError("holds half of a surrogate pair, or too many levels of JSON") from None
 
 
 def _call_id(call_id: str | None, item_id: str | None) -> str:

@@ -45,9 +45,9 @@ def flattened(items: Sequence[Json]) -> str:
     """A conversation as text, for a backend that takes no history.
 
     Values are written as JSON strings, so no text can pass for another item: the form can be read
-    back without doubt.
+    back without doubt. Reasoning is left out: sealed, it says nothing.
     """
-    *earlier, last = items or [{}]
+    *earlier, last = [item for item in items if item.get("type") != "reasoning"] or [{}]
     if not earlier and last.get("role") == "user":
         words = item_text(last)
         return _line(last) if words.startswith("[") else words
