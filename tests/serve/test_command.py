@@ -160,7 +160,7 @@ async def test_a_signal_while_it_starts_ends_it_too(tmp_path: Path) -> None:
     mute.chmod(0o700)
     async with start(env={"CODEX_BIN": str(mute), "HOME": str(tmp_path)}, banner=False) as server:
         with trio.fail_after(STARTING):
-            while not server.children():  # noqa: ASYNC110  (nobody tells when a child is born)
+            while "app-server starts" not in server.err:  # noqa: ASYNC110  (text that grows)
                 await trio.sleep(0.01)
         children = server.children()
         server.process.send_signal(signal.SIGTERM)
