@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import trio
-import trio.testing
 
 from pipeline.events import Event, TextDelta
 from pipeline.stage import AsyncStage, Receive, Send, Stage

@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.errors import ProxyError
+from pipeline.loose_json import Json
 from pipeline.turn import Tool, Turn
 from sources.app_server.binary import find_codex
 from sources.app_server.hermetic import Confinement
@@ -294,5 +295,5 @@ def test_a_socket_to_listen_on_comes_after_the_command(tmp_path: Path) -> None:
 
 
 def test_reasoning_is_not_flattened() -> None:
-    sealed = {"type": "reasoning", "summary": [], "encrypted_content": "sealed"}
+    sealed: Json = {"type": "reasoning", "summary": [], "encrypted_content": "sealed"}
     assert flattened([sealed, user("Hello.")]) == "Hello."

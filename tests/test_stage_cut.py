@@ -137,6 +137,24 @@ def test_a_cap_of_n_means_n(most: int) -> None:
     assert out == [*kept, TurnEnd("completed", calls_truncated=len(kept) < 3)]
 
 
+@pytest.mark.parametrize(
+    ("most", "turn", "left"),
+    [
+        (0, Turn(max_tool_calls=2), 2),
+        (1, Turn(max_tool_calls=2), 1),
+        (2, Turn(max_tool_calls=9), 2),
+        (0, Turn(max_tool_calls=2, parallel_tool_calls=False), 1),
+        (0, Turn(), 3),
+    ],
+)
+def test_the_smallest_wish_for_calls_counts(most: int, turn: Turn, left: int) -> None:
+    calls = [call(name, index=index) for index, name in enumerate("abc")]
+    out = through(lambda: CapToolCalls(most), *calls, END, turn=turn)
+    assert sum(isinstance(event, ToolCall) for event in out) == left
+    (end,) = [event for event in out if isinstance(event, TurnEnd)]
+    assert end.calls_truncated is (left < 3)
+
+
 @pytest.mark.parametrize("turn", [Turn(parallel_tool_calls=False), Turn(legacy_functions=True)])
 def test_a_request_with_room_for_one_call_gets_one(turn: Turn) -> None:
     out = through(lambda: CapToolCalls(3), call("a"), call("b", index=1), END, turn=turn)
