@@ -143,6 +143,8 @@ class _OpenItem:
             case "reasoning":
                 must(item["summary"] == self.summary, "a summary is its parts", item)
                 must(item.get("content", []) == self.content, "reasoning is its parts", item)
+            case "compaction":
+                must(item == self.item, "a compaction is there at once", item)
             case _:
                 field = "arguments" if self.kind == "function_call" else "input"
                 must(self.written is not None, "a call ends after its last word", item)

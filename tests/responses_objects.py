@@ -19,6 +19,7 @@ _ITEM_FIELDS: Final[dict[str, tuple[set[str], set[str]]]] = {
     "message": ({"id", "status", "role", "content"}, set()),
     "reasoning": ({"id", "summary"}, {"content", "encrypted_content"}),
     "function_call": ({"id", "status", "call_id", "name", "arguments"}, {"namespace"}),
+    "compaction": ({"id", "encrypted_content"}, set()),
     "custom_tool_call": ({"id", "status", "call_id", "name", "input"}, {"namespace"}),
 }
 _PART_FIELDS: Final[dict[str, set[str]]] = {

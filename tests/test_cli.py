@@ -17,6 +17,7 @@ from attrs import frozen
 
 from pipeline.cli.bench import transcript
 from pipeline.cli.main import main
+from tests.responses_automaton import check_stream
 
 ROOT = Path(__file__).parent.parent
 TRANSCRIPTS = ROOT / "examples" / "transcripts"
@@ -26,6 +27,9 @@ BURST = TRANSCRIPTS / "codex-0.166.0" / "burst-interrupted-after-last.jsonl"
 BLOCK = TRANSCRIPTS / "codex-0.166.0" / "use-tool-text.jsonl"
 QUOTA = TRANSCRIPTS / "codex-0.166.0" / "error-E429.jsonl"
 BROKEN_OFF = TRANSCRIPTS / "codex-0.166.0" / "error-ECUT.jsonl"
+
+REASONED = TRANSCRIPTS / "codex-0.166.0" / "reasoning.jsonl"
+LIMITED = TRANSCRIPTS / "codex-0.166.0" / "error-EINC.jsonl"
 
 
 @frozen
@@ -265,6 +269,77 @@ def test_on_a_terminal_a_turn_is_shown_for_people(monkeypatch: pytest.MonkeyPatc
     assert "finish_reason: tool_calls" in shown
     assert "120 tokens in, 33 out" in shown
     assert "data:" not in shown
+
+
+# -- the Responses API -----------------------------------------------------------------------------
+
+
+def test_replay_speaks_the_responses_api_the_same_every_time(pipeline: Command) -> None:
+    done = pipeline("replay", "--api", "responses", "--tools", "localSearch,readNote", BURST)
+    assert done.returncode == 0
+    response = check_stream(done.stdout)
+    assert [item["id"] for item in response["output"]] == ["msg_2", "fc_3", "fc_4", "fc_5"]
+    again = pipeline("replay", "--api", "responses", "--tools", "localSearch,readNote", BURST)
+    assert again.stdout == done.stdout
+    whole = pipeline.body("--api", "responses", "--tools", "localSearch,readNote", BURST)
+    assert whole == response
+
+
+def test_a_responses_request_gives_its_tools_and_is_repeated(
+    pipeline: Command, tmp_path: Path
+) -> None:
+    request = tmp_path / "request.json"
+    tools = [{"type": "function", "name": "localSearch"}]
+    request.write_text(json.dumps({"model": "gpt-5", "tools": tools, "metadata": {"a": "b"}}))
+    body = pipeline.body("--api", "responses", "--request", request, BLOCK)
+    assert (body["model"], body["metadata"]) == ("gpt-5", {"a": "b"})
+    assert [tool["name"] for tool in body["tools"]] == ["localSearch"]
+    assert [item["type"] for item in body["output"]] == ["message", "function_call"]
+    request.write_text(json.dumps({"model": "gpt-5", "tools": [{"type": "function"}]}))
+    done = pipeline("replay", "--api", "responses", "--request", request, BLOCK)
+    assert done.returncode == 2
+    assert b"tools[0]" in done.stderr
+
+
+def test_the_output_mode_of_the_responses_api_is_a_flag(pipeline: Command) -> None:
+    flags = ("--tools", "localSearch", "--responses-output-mode", "obsidian-xml")
+    message, _ = pipeline.body("--api", "responses", *flags, BLOCK)["output"]
+    assert "<use_tool>\n<name>localSearch</name>" in message["content"][0]["text"]
+    assert "<use_tool>" not in pipeline.message(*flags, BLOCK)["content"]
+
+
+def test_a_failed_turn_is_a_failed_response(pipeline: Command) -> None:
+    broken = pipeline("replay", "--api", "responses", BROKEN_OFF)
+    assert broken.returncode == 1
+    assert check_stream(broken.stdout)["status"] == "failed"
+    refused = pipeline("replay", "--api", "responses", QUOTA)
+    assert refused.returncode == 1
+    assert json.loads(refused.stdout)["error"]["code"] == "insufficient_quota"
+
+
+def test_on_a_terminal_a_response_is_shown_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    flags = ("--api", "responses", "--tools", "localSearch")
+    shown = on_a_terminal("replay", *flags, BLOCK, REASONED, BROKEN_OFF, LIMITED)
+    assert "I'll search your vault." in shown
+    assert '▸ localSearch {"query":"meeting notes & todos"' in shown
+    assert "**Thinking** hard\r\n42" in shown
+    assert "120 tokens in, 33 out" in shown
+    assert "status: completed" in shown
+    assert "status: incomplete, max_output_tokens" in shown
+    assert "error: stream disconnected" in shown
+    assert "data:" not in shown
+
+
+def test_explain_tells_what_a_client_of_the_responses_api_reads(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["explain", "--api", "responses", "--tools", "localSearch", str(CALL)]) == 0
+    told = capsys.readouterr().out
+    assert "created, in_progress, output_item.added, content_part.added, output_text.delta" in told
+    assert "function_call_arguments.delta, function_call_arguments.done, output_item.done" in told
+    main(["explain", "--api", "responses", str(QUOTA)])
+    assert capsys.readouterr().out.count("HTTP 429") == 1
 
 
 # -- the other commands --------------------------------------------------------------------------

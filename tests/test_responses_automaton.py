@@ -9,9 +9,10 @@ from typing import Any, TypeAlias
 import pytest
 
 from pipeline.events import Event, ReasoningDelta, ReasoningItem, TextDelta, ToolCall, TurnEnd
+from sinks.responses_sse import ResponsesEncoder
 from tests.responses_automaton import KINDS, check_events, check_stream
 from tests.responses_objects import REQUIRED, BreachError
-from tests.responses_turns import CALL, DOWN, END, USAGE, stream
+from tests.responses_turns import CALL, DOWN, END, USAGE, options, stream
 
 Events: TypeAlias = list[dict[str, Any]]
 TURN: list[Event] = [
@@ -165,6 +166,15 @@ def test_a_failure_without_its_error_is_refused() -> None:
 def test_two_calls_of_one_id_are_refused() -> None:
     with pytest.raises(BreachError, match="ids of calls"):
         stream(CALL, ToolCall("call_a", "search", "{}", index=1), END)
+
+
+def test_a_compaction_is_added_and_done_at_once() -> None:
+    item = {"type": "compaction", "id": "cmp_1", "encrypted_content": "sealed"}
+    data = b"".join(ResponsesEncoder(options()).whole([item]))
+    assert check_stream(data)["output"] == [item]
+    other = data.replace(b"sealed", b"opened", 1)
+    with pytest.raises(BreachError, match="at once"):
+        check_stream(other)
 
 
 def test_bytes_without_done_and_with_another_name_are_refused() -> None:

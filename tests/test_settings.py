@@ -117,6 +117,25 @@ def test_the_output_mode_of_a_request(
     assert settings.output_mode_for(turn) == mode
 
 
+@pytest.mark.parametrize(
+    ("both", "own", "wish", "mode"),
+    [
+        ("auto", "", None, "openai-json"),
+        ("obsidian-xml", "", None, "obsidian-xml"),
+        ("obsidian-xml", "auto", None, "openai-json"),
+        ("auto", "obsidian-xml", None, "obsidian-xml"),
+        ("auto", "obsidian-xml", "openai-json", "openai-json"),
+    ],
+)
+def test_the_responses_api_has_an_output_mode_of_its_own(
+    both: str, own: str, wish: OutputMode | None, mode: str
+) -> None:
+    given = {"PROXY_OUTPUT_MODE": both, "PROXY_RESPONSES_OUTPUT_MODE": own}
+    settings = Settings.from_env(given)
+    turn = settings.on_responses(Turn(tools=TOOLS, output_mode=wish))
+    assert settings.output_mode_for(turn) == mode
+
+
 def test_a_switched_off_cut_is_told_as_off() -> None:
     assert Settings(stop_after_tools=False).effective_cut_mode == "off"
     assert Settings(stop_after_tools_mode="first").effective_cut_mode == "first"

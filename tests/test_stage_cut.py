@@ -11,6 +11,7 @@ from pipeline.events import (
     CallProgress,
     Event,
     ReasoningDelta,
+    ReasoningItem,
     ResponseEnd,
     TextDelta,
     ToolCall,
@@ -92,6 +93,12 @@ def test_text_between_calls_stays_and_narration_behind_them_goes() -> None:
     out = through(cutter(), call("a"), between, call("b"), behind, ResponseEnd(), ledger=ledger)
     assert out == [call("a"), between, call("b"), ResponseEnd(), TurnEnd("tool_calls")]
     assert ledger["stage"].dropped[TAIL] == 1
+
+
+def test_reasoning_between_calls_stays_whole_and_in_its_place() -> None:
+    hm, seal = ReasoningDelta("Hm.", item_id="rs_1"), ReasoningItem("rs_1", ("Hm.",), "sealed")
+    out = through(cutter(), call("a"), hm, seal, call("b"), hm, seal, ResponseEnd())
+    assert out == [call("a"), hm, seal, call("b"), ResponseEnd(), TurnEnd("tool_calls")]
 
 
 def test_without_the_cut_everything_but_the_tail_passes() -> None:

@@ -13,9 +13,9 @@ from pipeline.cli.flags import (
     add_api,
     add_request,
     add_settings,
+    asked_by,
     open_dump,
     settings_from,
-    turn_from,
 )
 from pipeline.cli.replay import replayed_responses
 from pipeline.cli.terminal import Paint
@@ -49,17 +49,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     settings = settings_from(options)
-    turn = turn_from(options)
+    asked = asked_by(options, settings)
     responses = options.api == "responses"
-    if responses:
-        turn = settings.on_responses(turn)
     for path in options.files:
         if len(options.files) > 1:
             print(f"== {path}")
         ledger = Ledger()
-        stages = [s for s in settings.pipeline().open(turn, ledger) if isinstance(s, Stage)]
+        stages = [s for s in settings.pipeline().open(asked.turn, ledger) if isinstance(s, Stage)]
         with open_dump(settings) as dump:
-            answer = ResponsesAnswer(replayed_responses(settings, turn)) if responses else None
+            answer = ResponsesAnswer(replayed_responses(settings, asked)) if responses else None
             story = Explanation(stages, show_all=options.all, then=dump, answer=answer)
             source = Replay(path, watch=story)
             for _ in source.events():

@@ -12,7 +12,9 @@ import attrs
 
 from pipeline.errors import ProxyError, UsageError
 from pipeline.flags import Group
+from pipeline.loose_json import Json, is_json
 from pipeline.requests.chat import ChatRequest
+from pipeline.requests.responses import ResponsesRequest
 from pipeline.settings import Settings, choices
 from pipeline.transcript import parse_line
 from pipeline.turn import Tool, Turn
@@ -87,21 +89,46 @@ def add_api(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def turn_from(options: argparse.Namespace) -> Turn:
-    """The turn the flags describe: a request's file, names of tools, or both."""
-    turn = _read_request(options.request).turn() if options.request else Turn()
+@attrs.frozen
+class Asked:
+    """What a recorded turn answers, and what a response repeats of it."""
+
+    turn: Turn
+    echo: Json
+
+
+def asked_by(options: argparse.Namespace, settings: Settings) -> Asked:
+    """What the flags describe: a request's file, names of tools, or both."""
+    asked = Asked(Turn(), {})
+    if options.request:
+        read = _read_responses if options.api == "responses" else _read_chat
+        try:
+            asked = read(_read_json(options.request))
+        except ProxyError as error:
+            raise UsageError(f"{options.request}: {error}") from None
     names = [name.strip() for name in (options.tools or "").split(",") if name.strip()]
-    return attrs.evolve(turn, tools=(*turn.tools, *map(Tool, names)))
+    turn = attrs.evolve(asked.turn, tools=(*asked.turn.tools, *map(Tool, names)))
+    if options.api == "responses":
+        turn = settings.on_responses(turn)
+    return Asked(turn, asked.echo)
 
 
-def _read_request(path: str) -> ChatRequest:
+def _read_chat(body: object) -> Asked:
+    return Asked(ChatRequest.from_json(body, partial=True).turn(), {})
+
+
+def _read_responses(body: object) -> Asked:
+    if is_json(body):  # what was asked is told by the answer
+        body = {"input": "…", **body}
+    request = ResponsesRequest.from_json(body, partial=True)
+    return Asked(request.turn(), request.echo())
+
+
+def _read_json(path: str) -> object:
     try:
-        body = parse_line(Path(path).read_bytes())
+        body: object = parse_line(Path(path).read_bytes())
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise UsageError(f"{path}: is not JSON: {error}") from None
-    try:
-        return ChatRequest.from_json(body, partial=True)
-    except ProxyError as error:
-        raise UsageError(f"{path}: {error}") from None
+    return body

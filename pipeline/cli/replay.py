@@ -13,12 +13,13 @@ import trio
 from attrs import evolve
 
 from pipeline.cli.flags import (
+    Asked,
     add_api,
     add_request,
     add_settings,
+    asked_by,
     open_dump,
     settings_from,
-    turn_from,
 )
 from pipeline.cli.terminal import PrettyStream
 from pipeline.errors import Failure, ProxyError, UsageError
@@ -71,12 +72,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     settings = settings_from(options)
-    turn = turn_from(options)
+    asked = asked_by(options, settings)
+    turn = asked.turn
     stream = not options.no_stream and turn.stream is not False
     if options.include_usage:
         turn = evolve(turn, include_usage=True)
-    if options.api == "responses":
-        turn = settings.on_responses(turn)
     speed, pace = _speed(options.speed), _milliseconds(options.pace)
     statuses = [0]
     with open_dump(settings) as dump:
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
             if len(options.files) > 1 and sys.stdout.isatty():
                 print(f"== {path}")
             source = Replay(path, speed=speed, pace=pace, watch=dump)
-            sink = _sink(options.api, settings, turn, stream=stream)
+            sink = _sink(options.api, settings, Asked(turn, asked.echo), stream=stream)
             statuses.append(_status(source, settings, turn, sink))
     return max(statuses)
 
@@ -101,18 +101,20 @@ def _status(source: Replay, settings: Settings, turn: Turn, sink: ReplaySink) ->
         return 2
 
 
-def _sink(api: str, settings: Settings, turn: Turn, *, stream: bool) -> ReplaySink:
+def _sink(api: str, settings: Settings, asked: Asked, *, stream: bool) -> ReplaySink:
     if api == "chat":
-        options = chat_options(settings, turn)
+        options = chat_options(settings, asked.turn)
         return ChatSse(options, _writer()) if stream else ChatJson(options)
-    responses = replayed_responses(settings, turn)
+    responses = replayed_responses(settings, asked)
     return ResponsesSse(responses, _writer()) if stream else ResponsesJson(responses)
 
 
-def replayed_responses(settings: Settings, turn: Turn) -> ResponsesOptions:
+def replayed_responses(settings: Settings, asked: Asked) -> ResponsesOptions:
     """How a recorded turn is written on the Responses API: the same every time."""
-    options = responses_options(settings, turn, created=0, new_id=numbered_ids())
-    return evolve(options, include_encrypted=True, now=lambda: 0)
+    fixed = responses_options(
+        settings, asked.turn, asked.echo, created=0, include_encrypted=True, new_id=numbered_ids()
+    )
+    return evolve(fixed, now=lambda: 0)
 
 
 async def _replay(source: Replay, settings: Settings, turn: Turn, sink: ReplaySink) -> bool:
