@@ -65,9 +65,14 @@ class ResponsesEncoder:
         for event in events:
             message = answer.message
             if message is not None and type(event) is TextDelta:
-                if event.text:
-                    message.texts.append(event.text)
-                    out.append(self._text(message, event.text))
+                text = event.text
+                if text:
+                    message.texts.append(text)
+                    if message is not self._message:
+                        self._around(message)
+                    first, second, third = self._around_text
+                    out.append(b"%b%d%b%b%b" % (first, self._number, second, _encode(text), third))
+                    self._number += 1
             elif not answer.ended:
                 out += self._framed(answer.feed(event))
                 self._refuse()
@@ -115,21 +120,14 @@ class ResponsesEncoder:
             out += self._framing.end
         return out
 
-    def _text(self, message: Message, text: str) -> bytes:
-        if message is not self._message:
-            self._message = message
-            self._around_text = self._render(message)
-        first, second, third = self._around_text
-        number = self._number
-        self._number += 1
-        return b"%b%d%b%b%b" % (first, number, second, _encode(text), third)
-
-    def _render(self, message: Message) -> tuple[bytes, bytes, bytes]:
+    def _around(self, message: Message) -> None:
+        """Render what stands around the texts of a message."""
         event = text_delta(message.place, "")
         kind = event.pop("type")
         head = self._framing.before(kind) + b'{"type":%b,"sequence_number":' % _encode(kind)
         before, after = _encode(event)[1:].rsplit(b'"delta":""', 1)
-        return head, b"," + before + b'"delta":', after + self._framing.after
+        self._message = message
+        self._around_text = head, b"," + before + b'"delta":', after + self._framing.after
 
 
 class _Stream:
