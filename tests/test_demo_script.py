@@ -89,3 +89,55 @@ def test_a_form_is_filled_in_unless_a_keyword_asks_for_something_else(
 def test_a_tool_is_called_before_the_form_is_filled_in() -> None:
     (item,) = answer(asked("Use readNote first")).items
     assert (item["type"], item["name"]) == ("function_call", "readNote")
+
+
+# -- lines that ask for something ------------------------------------------------------------------
+
+OFFERED = [
+    {"type": "function", "name": "readNote"},
+    {"type": "function", "name": "client_exec_command"},
+    {"type": "namespace", "name": "files", "tools": [{"type": "custom", "name": "apply_patch"}]},
+]
+CALLED = {"type": "function_call", "call_id": "call_1", "name": "readNote", "arguments": "{}"}
+
+
+def conversation(words: str, *earlier: dict[str, Any]) -> dict[str, Any]:
+    user = {"type": "message", "role": "user", "content": words}
+    return {"input": [*earlier, user], "tools": OFFERED}
+
+
+def test_each_line_calls_a_tool_under_the_name_that_it_is_offered_by() -> None:
+    lines = 'Please\nCALL exec_command {"cmd": "ls TEXTS"}\nCALL readNote {}\nCALL apply_patch {}'
+    assert [
+        (item["call_id"], item["name"], item["arguments"])
+        for item in answer(conversation(lines, CALLED)).items
+    ] == [
+        ("call_2", "client_exec_command", '{"cmd": "ls TEXTS"}'),
+        ("call_3", "readNote", "{}"),
+        ("call_4", "apply_patch", "{}"),
+    ]
+
+
+def test_a_tool_that_is_not_offered_is_not_called() -> None:
+    (item,) = answer(conversation("CALL exec {}")).items
+    names = "readNote, client_exec_command, apply_patch"
+    assert item["text"] == f"There is no tool exec, but {names}."
+
+
+def test_a_word_is_recalled_with_who_said_it() -> None:
+    earlier: list[dict[str, Any]] = [
+        {"role": "developer", "content": [{"type": "input_text", "text": "plum\npear"}]},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "a plum tree"}]},
+    ]
+    (item,) = answer(conversation("RECALL plum", *earlier)).items
+    assert item["text"] == "developer: plum\nassistant: a plum tree"
+    (item,) = answer(conversation("RECALL fig", *earlier)).items
+    assert item["text"] == "Nobody said fig."
+
+
+def test_pictures_are_seen_as_what_they_are() -> None:
+    picture = {"type": "input_image", "image_url": "data:image/png;base64,iVBO"}
+    (item,) = answer(conversation("LOOK", {"role": "user", "content": [picture, picture]})).items
+    assert item["text"] == "I see data:image/png, data:image/png."
+    (item,) = answer(conversation("LOOK")).items
+    assert item["text"] == "I see nothing."

@@ -22,8 +22,9 @@ Codex 0.166 does, and can be told to misbehave. Put it where a Codex is wanted (
   {{"id": 2, "method": "thread/start", "params": {{}}}}
 
 What a turn says is chosen by a word in what the user said last, as with the scripted model:
-  {", ".join(SCENARIOS)}, LONG
-The name of a tool makes it call the tool; everything else is repeated.
+  {", ".join(SCENARIOS)}, LONG, LOOK
+The name of a tool makes it call the tool; everything else is repeated. So does a line such as
+"CALL readNote {{"path":"a.md"}}", with those arguments, and "RECALL word" finds a word again.
 
 What goes wrong in it is chosen by words with an exclamation mark, as many as you like, such as
 "TEXT !torn !late":

@@ -20,8 +20,9 @@ Serve a scripted model on loopback, as the Responses API has it, and tell how a 
 it. It needs no login and no network. Ctrl-C ends it.
 
 What it says is chosen by a word in what the user said last:
-  {", ".join(SCENARIOS)}, LONG
-The name of a tool makes it call the tool; everything else is repeated."""
+  {", ".join(SCENARIOS)}, LONG, LOOK
+The name of a tool makes it call the tool; everything else is repeated. So does a line such as
+"CALL readNote {{"path":"a.md"}}", with those arguments, and "RECALL word" finds a word again."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
@@ -43,6 +44,8 @@ class Says:
     """How many characters a text delta has."""
     first_try: int | None = None
     """The first try of a turn is cut after so many events; the next ones are told to the end."""
+    pause: float = 0.0
+    """How many seconds it is silent before it ends."""
 
 
 def text(words: str, number: int = 1) -> Json:
@@ -90,18 +93,24 @@ SCENARIOS: Final[dict[str, Says]] = {
     "RETRY": Says((text("Hello partial no more"),), first_try=4),
     "HANG": Says((text("Wait"),), ending="hang"),
     "SILENT": Says((), ending="hang"),
+    "PAUSE": Says((text("Wait for it."),), pause=3.0),
     "E401": _error(401, "invalid_api_key", "bad key"),
     "E429": _error(429, "usage_limit_reached", "You've hit your usage limit. Try again later."),
     "E500": _error(500, "server_error", "boom"),
     "E400": _error(400, "invalid_request_error", "the request is wrong"),
 }
+CALL: Final = re.compile(r"^CALL (\S+) (\{.*\})$", re.MULTILINE)
+"""A line that asks for a call of a tool, with its arguments."""
+RECALL: Final = re.compile(r"^RECALL (\S+)$", re.MULTILINE)
+"""A line that asks where a word stands in what the model was sent."""
+OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
 
 
 def answer(request: Json) -> Says:
     """What the model says to a request of the Responses API."""
     items: list[Json] = [as_json(item) for item in as_list(request.get("input"))]
     last: Json = items[-1] if items else {}
-    if last.get("type") == "function_call_output":
+    if last.get("type") in OUTPUTS:
         return _final(request, f"The tool said: {_words(last.get('output'))}")
     said = next((_words(i.get("content")) for i in reversed(items) if i.get("role") == "user"), "")
     for keyword, scenario in SCENARIOS.items():
@@ -109,6 +118,12 @@ def answer(request: Json) -> Says:
             return scenario
     if "LONG" in said.split():
         return Says((text("word " * 2000),))
+    if "LOOK" in said.split():
+        return Says((text(f"I see {', '.join(_pictures(items)) or 'nothing'}."),))
+    if wanted := RECALL.search(said):
+        return Says((text(_recalled(wanted[1], items)),))
+    if wished := CALL.findall(said):
+        return _calls(request, wished)
     tools = offered(request)
     named = next((t for t in tools if text_of(t.get("name")) in said and t.get("name")), None)
     if named is not None:
@@ -124,6 +139,39 @@ def offered(request: Json) -> list[Json]:
             groups += as_list(item.get("tools"))
     tools = [as_json(group) for group in groups]
     return [as_json(t) for tool in tools for t in as_list(tool.get("tools")) or (tool,)]
+
+
+def _calls(request: Json, wished: list[tuple[str, str]]) -> Says:
+    """The calls that were asked for; a backend may know the tools by names with a prefix."""
+    names = [text_of(tool.get("name")) for tool in offered(request)]
+    number = sum(as_json(item).get("type") == "function_call" for item in request["input"])
+    calls: list[Json] = []
+    for wish, arguments in wished:
+        name = next((name for name in names if name == wish or name.endswith(f"_{wish}")), None)
+        if name is None:
+            return Says((text(f"There is no tool {wish}, but {', '.join(names) or 'none'}."),))
+        number += 1
+        calls.append(call(str(number), name, arguments))
+    return Says(tuple(calls))
+
+
+def _pictures(items: list[Json]) -> Iterator[str]:
+    """What kind of picture each one is that was ever sent."""
+    for item in items:
+        for part in map(as_json, as_list(item.get("content"))):
+            if part.get("type") == "input_image":
+                yield text_of(part.get("image_url")).partition(";")[0]
+
+
+def _recalled(word: str, items: list[Json]) -> str:
+    """Every line with the word that came before it was asked for, and who said it."""
+    lines = [
+        f"{text_of(item.get('role'))}: {line}"
+        for item in items[:-1]
+        for line in _words(item.get("content")).splitlines()
+        if word in line
+    ]
+    return "\n".join(lines) or f"Nobody said {word}."
 
 
 def _final(request: Json, words: str) -> Says:
