@@ -11,13 +11,20 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn, TypeAlias
 
 import pytest
 from attrs import frozen
+
+from tests.codex_binaries import binary_of
+
+from .relay import Exchange, Relay
+
+__all__ = ["binary_of"]  # a fixture
 
 ROOT: Final = Path(__file__).parents[2]
 SCRIPTS: Final = Path(__file__).parent / "node"
@@ -72,13 +79,14 @@ class Banner:
         self._output.close()
 
 
-@pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
-    """One server for all the tests: `serve --demo` on a free port, with a key."""
+@contextmanager
+def serving(**settings: str) -> Generator[Server]:
+    """`serve --demo` on a free port, with a key and whatever settings are given."""
+    few = {"PROXY_API_KEYS": f"edge:{KEY}", "PROXY_CONCURRENCY": FEW}
     process = subprocess.Popen(
         [sys.executable, "-m", "pipeline", "serve", "--demo", "--port", "0"],
         cwd=ROOT,
-        env={**os.environ, "PROXY_API_KEYS": f"edge:{KEY}", "PROXY_CONCURRENCY": FEW},
+        env={**os.environ, **few, **settings},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -98,6 +106,44 @@ def server() -> Iterator[Server]:
             process.wait()
         banner.end()
     assert process.returncode == 0, f"the server did not end well:\n{banner.text[-5000:]}"
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """One server for all the tests."""
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def relay(server: Server) -> Iterator[Relay]:
+    """What stands before it, for tests that want to know what was said."""
+    with Relay(server.url).running() as relay:
+        yield relay
+
+
+@pytest.fixture(scope="session")
+def restless() -> Iterator[Relay]:
+    """A server that breaks any silence soon and speaks no WebSocket, and what stands before it."""
+    with (
+        serving(PROXY_PING_INTERVAL_S="0.3", PROXY_RESPONSES_WEBSOCKET="0") as server,
+        Relay(server.url).running() as relay,
+    ):
+        yield relay
+
+
+@pytest.fixture(autouse=True)
+def _streams_are_in_order(  # pyright: ignore[reportUnusedFunction]
+    request: pytest.FixtureRequest,
+) -> Iterator[None]:
+    """Whatever a client made of it: each stream is one that every client would take."""
+    used = {"relay", "restless"} & {*request.fixturenames}
+    relays: list[Relay] = [request.getfixturevalue(name) for name in used]
+    marks = [relay.mark() for relay in relays]
+    yield
+    for relay, mark in zip(relays, marks, strict=True):
+        for told in relay.since(mark):
+            told.check()
 
 
 # -- the clients that run on Node ------------------------------------------------------------------
@@ -185,6 +231,8 @@ class Told:
 
     scenarios: dict[str, Any]
     stderr: str
+    exchanges: list[Exchange]
+    """All that it asked for, in all of them."""
 
     def __getitem__(self, scenario: str) -> Any:
         assert scenario in self.scenarios, f"it never told of {scenario}:\n{self.stderr}"
@@ -197,7 +245,7 @@ Play: TypeAlias = Callable[..., Told]
 
 
 @pytest.fixture(scope="session")
-def play(node: Path, server: Server) -> Play:
+def play(node: Path, relay: Relay) -> Play:
     """Lets a client on Node play all of its scenarios, once: most of the time goes into starting.
 
     The scenarios that it did not come to are left out.
@@ -206,7 +254,8 @@ def play(node: Path, server: Server) -> Play:
     @cache
     def run(script: str, *words: str) -> Told:
         command = ["node", script, *words]
-        places = {"EDGE_BASE_URL": server.url, "EDGE_API_KEY": server.key}
+        mark = relay.mark()
+        places = {"EDGE_BASE_URL": relay.url, "EDGE_API_KEY": KEY}
         try:
             done = subprocess.run(  # noqa: S603
                 command,
@@ -220,6 +269,6 @@ def play(node: Path, server: Server) -> Play:
         except subprocess.TimeoutExpired as late:
             output, stderr = late.stdout or b"", b"it took too long"
         lines = [line for line in output.splitlines(keepends=True) if line.endswith(b"\n")]
-        return Told(dict(map(json.loads, lines)), stderr.decode())
+        return Told(dict(map(json.loads, lines)), stderr.decode(), relay.since(mark))
 
     return run
