@@ -12,13 +12,25 @@ CLIENTS = {
     "openai": ("openai_chat.mjs",),
     "ai-sdk": ("ai_sdk.mjs", "openai"),
     "ai-sdk-compatible": ("ai_sdk.mjs", "compatible"),
-    "langchain": ("langchain.mjs",),
+    "langchain": ("langchain.mjs", "chat"),
+    "openai-responses": ("openai_responses.mjs",),
+    "ai-sdk-responses": ("ai_sdk.mjs", "responses"),
+    "langchain-responses": ("langchain.mjs", "responses"),
 }
 ABORTED = {
     "openai": "APIUserAbortError",
     "ai-sdk": "quietly",  # its text stream just ends
     "ai-sdk-compatible": "quietly",
     "langchain": "DOMException",
+    "openai-responses": "APIUserAbortError",
+    "ai-sdk-responses": "quietly",
+    "langchain-responses": "DOMException",
+}
+IN_THE_MIDDLE: dict[str, tuple[int | None, str]] = {
+    # It takes the place of a status for one: the stream's own was sent long before.
+    "ai-sdk-responses": (500, "server_error"),
+    "openai-responses": (None, "server_error"),
+    "langchain-responses": (None, "server_error"),
 }
 SOON = 2000
 HELLO = "Hello, wörld 🌍!"
@@ -40,7 +52,9 @@ def told(client: str, play: Play) -> Told:
 
 
 def finish(answer: dict[str, Any]) -> str:
-    """The finish reason; the AI SDK has a spelling of its own."""
+    """The finish reason; the AI SDK has a spelling, the Responses API a word of its own."""
+    if answer["finish"] == "completed":
+        return "tool_calls" if answer["calls"] else "stop"
     return str(answer["finish"]).replace("-", "_")
 
 
@@ -89,7 +103,7 @@ def test_a_form_is_filled_in_streamed_or_not(told: Told) -> None:
     assert told["structured"] == [MEETING, MEETING]
 
 
-def test_an_error_keeps_its_status_and_its_code(told: Told) -> None:
+def test_an_error_keeps_its_status_and_its_code(client: str, told: Told) -> None:
     errors = told["errors"]
     facts = {name: (error["status"], error["code"]) for name, error in errors.items()}
     expected: dict[str, tuple[int | None, str]] = {
@@ -98,7 +112,7 @@ def test_an_error_keeps_its_status_and_its_code(told: Told) -> None:
         "unknown_model": (404, "model_not_found"),
         "limit": (429, "insufficient_quota"),
         "limit_streamed": (429, "insufficient_quota"),
-        "mid_stream": (None, "upstream_error"),
+        "mid_stream": IN_THE_MIDDLE.get(client, (None, "upstream_error")),
     }
     assert facts == {name: expected[name] for name in facts}
     assert {"wrong_key", "limit", "limit_streamed", "mid_stream"} <= set(facts)
@@ -124,3 +138,34 @@ def test_who_gives_up_is_free_at_once_and_the_next_question_is_answered(
     answer = told["abort"]
     assert (answer["heard"], answer["ended"], answer["next"]) == ("Wait", ABORTED[client], HELLO)
     assert answer["ms"] < SOON
+
+
+# -- the Responses API alone -----------------------------------------------------------------------
+
+
+def test_a_compacted_conversation_goes_on_from_its_summary(play: Play) -> None:
+    answer = play("openai_responses.mjs")["compacted"]
+    assert (answer["object"], answer["tokens"]) == ("response.compaction", 153)
+    assert "You said: " in answer["recalled"]
+    assert "assistant: You said: I like plums" not in answer["recalled"]
+
+
+def test_a_response_is_kept_with_its_input_until_it_is_deleted(play: Play) -> None:
+    answer = play("openai_responses.mjs")["kept"]
+    assert answer == {"text": HELLO, "items": ["message"], "gone": 404}
+
+
+@pytest.mark.parametrize("provider", ["openai", "compatible", "responses"])
+def test_the_ai_sdk_goes_on_from_what_was_thought_and_said(play: Play, provider: str) -> None:
+    answer = play("ai_sdk.mjs", provider)["two_turns"]
+    assert (answer["first"], answer["second"].splitlines()[-1]) == ("42", "assistant: 42")
+
+
+def test_the_ai_sdk_refers_to_what_the_server_already_knows(play: Play) -> None:
+    told = play("ai_sdk.mjs", "responses")
+    assert told["two_turns"]["thought"] == "**Thinking** hard"
+    asked = [item for t in told.exchanges for body in t.asked for item in body["input"]]
+    referred = [item["id"] for item in asked if item.get("type") == "item_reference"]
+    answers = [e["response"] for t in told.exchanges for e in t.events if "response" in e]
+    known = {item["id"]: item["type"] for answer in answers for item in answer["output"]}
+    assert [known[identity] for identity in referred] == ["reasoning", "message"]

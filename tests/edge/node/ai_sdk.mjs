@@ -1,4 +1,4 @@
-// The AI SDK over both of its providers that speak Chat Completions: `streamText`, objects, errors, abort.
+// The AI SDK over its providers: `streamText`, objects, errors, abort.
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { APICallError, Output, generateText, stepCountIs, streamText, tool } from "ai";
@@ -7,6 +7,7 @@ import { parameters, play, wrongKey } from "./shared.mjs";
 
 const providers = {
   openai: (key) => createOpenAI({ baseURL, apiKey: key }).chat,
+  responses: (key) => createOpenAI({ baseURL, apiKey: key }).responses,
   compatible: (key) =>
     createOpenAICompatible({
       name: "edge",
@@ -55,6 +56,17 @@ async function looped(prompt) {
   return { final: second.text, ran, finishes: [first.finishReason, second.finishReason] };
 }
 
+// A model that thought before it spoke is asked about what it said.
+async function twoTurns() {
+  const question = { role: "user", content: "REASON" };
+  const first = streamText(ask(undefined, { messages: [question] }));
+  await first.consumeStream();
+  const said = (await first.response).messages;
+  const again = { role: "user", content: "RECALL 42" };
+  const second = streamText(ask(undefined, { messages: [question, ...said, again] }));
+  return { first: await first.text, thought: await first.reasoningText, second: await second.text };
+}
+
 const describe = (error) => ({
   api: APICallError.isInstance(error),
   status: error.statusCode ?? null,
@@ -73,6 +85,7 @@ await play({
   three_calls: () => streamed("BURST", { tools: declared() }),
   loop: () => looped("Please use readNote"),
   loop_of_three: () => looped("BURST"),
+  two_turns: twoTurns,
   structured: async () => {
     const form = ask("When do we meet?", { output: Output.object({ schema: meeting }) });
     const streaming = streamText(form);

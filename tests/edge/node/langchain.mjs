@@ -1,4 +1,4 @@
-// LangChain for JavaScript: `stream`, bound tools, the loop with tool messages, objects, errors, abort.
+// LangChain for JavaScript on either API: `stream`, bound tools, the loop with tool messages, objects, errors, abort.
 import { HumanMessage } from "@langchain/core/messages";
 import { concat } from "@langchain/core/utils/stream";
 import { tool } from "@langchain/core/tools";
@@ -11,7 +11,7 @@ const chat = (more = {}) =>
     model,
     apiKey,
     configuration: { baseURL },
-    useResponsesApi: false,
+    useResponsesApi: process.argv[2] === "responses",
     maxRetries: 0,
     timeout: 30_000,
     ...more,
@@ -25,16 +25,16 @@ async function gathered(stream) {
   let whole;
   let pieces = 0;
   for await (const chunk of stream) {
-    pieces += chunk.content ? 1 : 0;
+    pieces += chunk.text ? 1 : 0;
     whole = whole ? concat(whole, chunk) : chunk;
   }
   return { whole, pieces };
 }
 
 const understood = (message) => ({
-  content: message.content,
+  content: message.text,
   calls: message.tool_calls.map(({ id, name, args: input }) => ({ id, name, input })),
-  finish: message.response_metadata.finish_reason,
+  finish: message.response_metadata.finish_reason ?? message.response_metadata.status,
   tokens: message.usage_metadata?.total_tokens,
 });
 
@@ -51,7 +51,7 @@ async function looped(words) {
     results.push(await tools.find(({ name }) => name === call.name).invoke(call));
   }
   const { whole: last } = await gathered(await bound().stream([...messages, whole, ...results]));
-  return { final: last.content, ran: results.map(({ content }) => content) };
+  return { final: last.text, ran: results.map(({ content }) => content) };
 }
 
 const describe = (error) => ({
@@ -85,10 +85,10 @@ await play({
   abort: () =>
     giveUp(
       async (signal, hear) => {
-        for await (const { content } of await chat().stream("HANG", { signal })) {
-          if (content) hear(content);
+        for await (const { text } of await chat().stream("HANG", { signal })) {
+          if (text) hear(text);
         }
       },
-      async () => (await chat().invoke("TEXT")).content,
+      async () => (await chat().invoke("TEXT")).text,
     ),
 });
