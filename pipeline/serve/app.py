@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from math import ceil
 from typing import Any, Final
@@ -31,9 +32,10 @@ from pipeline.serve.origins import Origins
 from pipeline.serve.remembered import Memory
 from pipeline.serve.sealed import Sealed
 from pipeline.serve.streaming import BUG
+from pipeline.serve.websocket import ResponsesSocket
 from pipeline.settings import Settings
 from pipeline.stage import Source
-from pipeline.store.responses import ResponseStore
+from pipeline.store.responses import ResponseStore, StoredResponse
 from pipeline.turn import Turn
 
 HOPELESS: Final = frozenset({500, 501, 504})
@@ -60,6 +62,7 @@ class Server(QuartTrio):
     """One endpoint over one backend: every request is a turn through the recipe, or several."""
 
     asgi_http_class = Connection
+    asgi_websocket_class = ResponsesSocket  # type: ignore[assignment]
     request_class = BoundedRequest
 
     def __init__(
@@ -87,6 +90,8 @@ class Server(QuartTrio):
         self.background = remembers.nursery
         """Where responses are made that nobody waits for."""
         self.jobs: dict[str, Job] = {}
+        self.stopping = trio.Event()
+        """Set when nothing new is begun."""
         self.time_is_up = trio.Event()
         """Set when answers that are still being made must be ended."""
         self.url_map.strict_slashes = False
@@ -116,9 +121,9 @@ class Server(QuartTrio):
             _log.info("request content", body=body)
         return body
 
-    def memory(self, owner: str) -> Memory:
+    def memory(self, owner: str, nearby: Mapping[str, StoredResponse] | None = None) -> Memory:
         """What the server remembers for one caller."""
-        return Memory(self.store, self.sealed, owner)
+        return Memory(self.store, self.sealed, owner, nearby)
 
     def sources(self, exchange: Exchange, turn: Turn, number: int) -> list[Source]:
         """So many turns, ready to run, and their books opened."""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # their annotations are half unknown
     class H11Protocol:
         """Hypercorn's reading and writing of HTTP/1.1."""
 
+        config: Any
         connection: Any
 
         def __init__(self, *parts: Any) -> None: ...
@@ -59,7 +60,13 @@ class Http1(H11Protocol):
         return
 
     async def _create_stream(self, request: h11.Request) -> None:
-        """Leave every request to the app, which sees a wish to upgrade and refuses it in JSON."""
+        """Let a WebSocket begin where one is spoken.
+
+        Everything else goes to the app, which sees a wish to upgrade and refuses it in JSON.
+        """
+        if self._is_spoken(request):
+            await super()._create_stream(request)
+            return
         kept = [(name, value) for name, value in request.headers if name != b"connection"]
         plain = h11.Request(
             method=request.method,
@@ -68,6 +75,18 @@ class Http1(H11Protocol):
             http_version=request.http_version,
         )
         await super()._create_stream(plain)
+
+    def _is_spoken(self, request: h11.Request) -> bool:
+        headers = dict(request.headers)
+        path = request.target.partition(b"?")[0]
+        return (
+            path.decode("latin1") in self.config.websocket_paths
+            and request.method == b"GET"
+            and headers.get(b"upgrade", b"").lower() == b"websocket"
+            and b"upgrade" in headers.get(b"connection", b"").lower()
+            and headers.get(b"sec-websocket-version") == b"13"
+            and bool(headers.get(b"sec-websocket-key"))
+        )
 
     async def _send_error_response(self, status_code: int) -> None:
         message = _REASONS.get(status_code, "the request is not valid HTTP")

@@ -14,7 +14,9 @@ import trio
 from hypercorn.config import Config
 
 from pipeline.errors import UsageError
+from pipeline.serve import websocket
 from pipeline.serve.app import Server
+from pipeline.serve.body import MIB
 from pipeline.serve.http1 import TcpConnection
 from pipeline.settings import Settings
 
@@ -113,6 +115,7 @@ class Listening:
 
     async def _end(self) -> None:
         """Let answers finish; then end them; then hang up on whoever does not read."""
+        self._server.stopping.set()
         await self._context.terminated.set()  # connections that are idle close now
         if not await self._quiet_within(self._grace):
             _log.warning("ending answers that take too long", connections=len(self._streams))
@@ -128,9 +131,18 @@ class Listening:
         return not self._streams
 
 
+class ServingConfig(Config):
+    """Hypercorn's settings, and where WebSockets are spoken."""
+
+    websocket_paths: frozenset[str] = frozenset()
+
+
 def config_for(settings: Settings) -> Config:
     """Hypercorn's settings. It times the head of a request as it does an idle connection."""
-    config = Config()
+    config = ServingConfig()
+    if settings.responses_websocket:
+        config.websocket_paths = frozenset({websocket.PATH})
+    config.websocket_max_message_size = int(settings.body_limit_mb * MIB)
     config.accesslog = None
     config.errorlog = logging.getLogger("hypercorn.error")
     config.keep_alive_timeout = settings.keep_alive

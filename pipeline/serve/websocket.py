@@ -1,0 +1,265 @@
+"""The Responses API on a WebSocket, as Codex speaks it: one JSON request a message, events back."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import structlog
+import trio
+from attrs import evolve
+
+from pipeline import recipes
+from pipeline.errors import Failure, ProxyError
+from pipeline.loose_json import Json, is_json
+from pipeline.requests.responses import ResponsesRequest
+from pipeline.requests.structure import refusal
+from pipeline.serve.asking import enter
+from pipeline.serve.body import MIB, parse, too_large
+from pipeline.serve.exchange import Exchange
+from pipeline.serve.remembered import Memory
+from pipeline.serve.responses import tell, understand
+from pipeline.serve.streaming import BUG
+from pipeline.store.responses import StoredResponse
+from pipeline.turn import Turn
+from sinks.responses_sse import ResponsesMessages
+
+if TYPE_CHECKING:
+    from pipeline.serve.app import Server
+
+PATH: Final = "/v1/responses"
+MOST_WAITING: Final = 16
+MOST_KEPT: Final = 64 * MIB
+GOING_AWAY: Final = 1001
+POLICY: Final = 1008
+NO_OBJECT: Final = ProxyError(
+    Failure(
+        "the message is no object; send a response.create with a request in it",
+        status=400,
+        type="invalid_request_error",
+        code="invalid_request_error",
+    )
+)
+_encode: Final = msgspec.json.Encoder().encode
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class ResponsesSocket:
+    """One client: many requests, one after the other; when it leaves, what runs is cancelled.
+
+    A request may build on the one before although neither is stored: the connection remembers.
+    """
+
+    def __init__(self, app: Server, scope: Any) -> None:
+        self._server = app
+        self._headers = {
+            name.decode("latin1").lower(): value.decode("latin1")
+            for name, value in scope["headers"]
+        }
+        self._caller = ""
+        self._waiting: deque[str] = deque()
+        self._news = trio.Event()
+        self._kept: dict[str, StoredResponse] = {}
+        self._kept_bytes = 0
+
+    async def __call__(self, receive: Any, send: Any) -> None:
+        await receive()  # the handshake
+        try:
+            self._let_in()
+        except ProxyError as error:
+            await self._refuse(send, error.failure)
+            return
+        await send({"type": "websocket.accept", "subprotocol": None, "headers": []})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._listen, receive, send, nursery.cancel_scope)
+            nursery.start_soon(self._watch_for_the_end)
+            await self._serve(send)
+            nursery.cancel_scope.cancel()
+
+    def _let_in(self) -> None:
+        server, headers = self._server, self._headers
+        if not len(server.keys):
+            server.origins.check(headers.get("origin"), headers.get("host", ""))
+        self._caller = server.keys.caller(headers.get("authorization"))
+
+    async def _refuse(self, send: Any, failure: Failure) -> None:
+        exchange = Exchange.of("GET", PATH, self._headers.get("x-request-id"))
+        exchange.status, exchange.failure, exchange.route = failure.status, failure, PATH
+        body = _encode(failure.body())
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"x-request-id", exchange.request_id.encode()),
+        ]
+        start = "websocket.http.response.start"
+        await send({"type": start, "status": failure.status, "headers": headers})
+        await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
+        self._server.finish(exchange)
+
+    # -- listening -------------------------------------------------------------------------------
+
+    async def _listen(self, receive: Any, send: Any, everything: trio.CancelScope) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "websocket.disconnect":
+                everything.cancel()
+                return
+            if len(self._waiting) >= MOST_WAITING:
+                reason = "too many requests at once; send one after the other"
+                await send({"type": "websocket.close", "code": POLICY, "reason": reason})
+                everything.cancel()
+                return
+            text = message.get("text")
+            raw: bytes = message.get("bytes") or b""
+            self._waiting.append(text if text is not None else raw.decode("utf-8", "replace"))
+            self._news.set()
+
+    async def _watch_for_the_end(self) -> None:
+        await self._server.stopping.wait()
+        self._news.set()
+
+    async def _serve(self, send: Any) -> None:
+        """Answer what comes, until the server stops: codex opens a new socket without ado."""
+        while True:
+            if self._waiting:
+                await self._answer(self._waiting.popleft(), send)
+            elif self._server.stopping.is_set():
+                reason = "the server is being stopped"
+                await send({"type": "websocket.close", "code": GOING_AWAY, "reason": reason})
+                return
+            else:
+                self._news = trio.Event()
+                await self._news.wait()
+
+    # -- one request -----------------------------------------------------------------------------
+
+    async def _answer(self, text: str, send: Any) -> None:
+        exchange = Exchange.of("WS", PATH, None)
+        exchange.caller, exchange.route, exchange.status = self._caller, PATH, 200
+        exchange.client_left = True
+        structlog.contextvars.bind_contextvars(request_id=exchange.request_id)
+        writer = _Writer(send, exchange, self._server.options.ping_interval)
+        try:
+            exchange.failure = await self._make(text, exchange, writer)
+            exchange.client_left = False
+        except ProxyError as error:
+            await self._fail(error.failure, exchange, writer)
+        except Exception:  # noqa: BLE001  # a bug must not take the connection along
+            _log.exception("a request on a WebSocket broke")
+            await self._fail(BUG, exchange, writer)
+        finally:
+            self._server.finish(exchange)
+
+    async def _fail(self, failure: Failure, exchange: Exchange, writer: _Writer) -> None:
+        exchange.failure, exchange.client_left = failure, False
+        exchange.status = failure.status
+        if failure.code == "previous_response_not_found":
+            failure = evolve(failure, status=400)  # the one that makes codex send everything again
+        await writer.fail(failure)
+
+    async def _make(self, text: str, exchange: Exchange, writer: _Writer) -> Failure | None:
+        body = self._read(text)
+        memory = self._server.memory(self._caller, self._kept)
+        if body.get("generate") is False:
+            await self._prepare(body, exchange, memory, writer)
+            return None
+        wish = ResponsesRequest.from_json(_request(body))
+        if wish.background:
+            raise refusal("background", "cannot be had on a WebSocket; poll over HTTP")
+        asked = await understand(self._server, wish, memory, None)
+        with (
+            await enter(self._server, exchange, evolve(asked.turn, stream=True)),
+            self._server.metrics.streams.track_inprogress(),
+        ):
+            sink = writer.sink = ResponsesMessages(asked.options, writer.write)
+            exchange.answer = sink.answer
+            work = partial(tell, self._server, exchange, asked, sink)
+            failure = await writer.run(work)
+        self._keep(memory.stored(wish, sink.answer.response), len(text))
+        return failure
+
+    def _read(self, text: str) -> Json:
+        limit = int(self._server.options.body_limit_mb * MIB)
+        data = text.encode("utf-8", "replace")
+        if len(data) > limit:
+            raise too_large(limit)
+        body = parse(data)
+        if not is_json(body):
+            raise NO_OBJECT
+        if body.get("type") != "response.create":
+            raise refusal("type", "must be response.create")
+        if self._server.options.log_content:
+            _log.info("request content", body=body)
+        return body
+
+    async def _prepare(
+        self, body: Json, exchange: Exchange, memory: Memory, writer: _Writer
+    ) -> None:
+        """Take in what later requests build on; nothing is generated."""
+        wish = ResponsesRequest.from_json(_request(body), partial=True)
+        exchange.model, exchange.stream = wish.model, True
+        options = recipes.responses_options(
+            self._server.options, Turn(model=wish.model), wish.echo()
+        )
+        sink = writer.sink = ResponsesMessages(options, writer.write)
+        await sink.tell([])
+        self._keep(memory.stored(wish, sink.answer.response), 0)
+
+    def _keep(self, stored: StoredResponse, size: int) -> None:
+        self._kept_bytes += size
+        if self._kept_bytes > MOST_KEPT:  # whoever builds on it is told to send everything again
+            self._kept.clear()
+            self._kept_bytes = size
+        self._kept[stored.response_id] = stored
+
+
+def _request(body: Json) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name not in {"type", "generate"}}
+
+
+class _Writer:
+    """Sends events as messages, with a sign of life into every long silence."""
+
+    def __init__(self, send: Any, exchange: Exchange, silence: float) -> None:
+        self._send = send
+        self._exchange = exchange
+        self._silence = silence
+        self._last = trio.current_time()
+        self.sink: ResponsesMessages | None = None
+
+    async def write(self, frame: bytes) -> None:
+        self._last = trio.current_time()
+        if not self._exchange.first_byte:
+            self._exchange.first_byte = self._last
+        await self._send({"type": "websocket.send", "text": frame.decode(), "bytes": None})
+
+    async def run(self, work: Any) -> Failure | None:
+        failure: Failure | ProxyError | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_alive)
+            try:
+                failure = await work()
+            except ProxyError as error:
+                failure = error  # to be raised as it is, and not in a group
+            nursery.cancel_scope.cancel()
+        if isinstance(failure, ProxyError):
+            raise failure
+        return failure
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await trio.sleep_until(self._last + self._silence)
+            if trio.current_time() >= self._last + self._silence and self.sink is not None:
+                for frame in self.sink.keepalive():
+                    await self.write(frame)
+
+    async def fail(self, failure: Failure) -> None:
+        """End a request: within its stream if it has one, else with a frame of its own."""
+        if self.sink is not None and self.sink.answer.started:
+            for frame in self.sink.fail(failure):
+                await self.write(frame)
+        # Codex heeds an error only when it comes with a status.
+        error = {"type": "error", "status": failure.status, **failure.body()}
+        await self.write(_encode(error))

@@ -1,0 +1,241 @@
+"""The Responses API on a WebSocket, as Codex speaks it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeAlias
+
+import msgspec
+import pytest
+import trio
+from trio_websocket import ConnectionClosed, WebSocketConnection, open_websocket_url
+
+from pipeline.events import TextDelta, TurnEnd
+from tests.responses_automaton import check_events
+from tests.serve.scripted import BROKEN, FAILS, HELLO, SOON, ScriptedDoor, Served, call, served
+
+Json: TypeAlias = dict[str, Any]
+LAST = {"response.completed", "response.failed", "error"}
+
+
+@asynccontextmanager
+async def spoken(here: Served, **headers: str) -> AsyncGenerator[WebSocketConnection]:
+    url = f"ws{here.url.removeprefix('http')}/v1/responses"
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    async with open_websocket_url(url, extra_headers=pairs) as socket:
+        yield socket
+
+
+async def say(socket: WebSocketConnection, said: Any, **more: Any) -> None:
+    request = {"type": "response.create", "model": "gpt-5", "input": said, "store": False}
+    await socket.send_message(msgspec.json.encode(request | more).decode())
+
+
+async def heard(socket: WebSocketConnection) -> list[Json]:
+    """The events of one answer."""
+    events: list[Json] = []
+    with trio.fail_after(SOON):
+        while not events or events[-1]["type"] not in LAST:
+            events.append(msgspec.json.decode(await socket.get_message()))
+    return events
+
+
+def user(words: str) -> Json:
+    return {"type": "message", "role": "user", "content": words}
+
+
+async def test_a_request_is_answered_with_the_events_of_a_stream() -> None:
+    async with served(ScriptedDoor(HELLO)) as here, spoken(here) as socket:
+        await say(socket, "Hi")
+        response = check_events(await heard(socket))
+        (line,) = await here.until_logged()
+    assert response["output"][0]["content"][0]["text"] == "Hello, world"
+    assert (line["method"], line["status"], line["stream"]) == ("WS", 200, True)
+    assert line["ttft_ms"] > 0
+
+
+async def test_many_requests_share_a_socket_and_build_on_each_other_unstored() -> None:
+    door = ScriptedDoor(lambda turn: (call("a"), TurnEnd()) if len(turn.items) < 3 else HELLO)
+    async with served(door) as here, spoken(here) as socket:
+        tools = [{"type": "function", "name": "look"}]
+        await say(socket, [], generate=False, tools=tools)
+        prepared = check_events(await heard(socket))
+        assert prepared["output"] == []
+        assert door.asked == []
+        await say(socket, [user("Hi")], previous_response_id=prepared["id"], tools=tools)
+        called = check_events(await heard(socket))
+        output = {"type": "function_call_output", "call_id": "call_a", "output": "42"}
+        await say(socket, [output], previous_response_id=called["id"], tools=tools)
+        final = check_events(await heard(socket))
+        assert await here.server.store.get("anybody", called["id"]) is None
+    assert final["output"][0]["content"][0]["text"] == "Hello, world"
+    kinds = [item.get("type") for item in door.asked[-1].items]
+    assert kinds == ["message", "function_call", "function_call_output"]
+
+
+async def test_tools_that_came_as_an_item_are_remembered_with_it() -> None:
+    door = ScriptedDoor(lambda turn: (call("a"), TurnEnd()) if len(turn.items) < 3 else HELLO)
+    more: Json = {"type": "additional_tools", "role": "developer"}
+    more["tools"] = [{"type": "function", "name": "look"}]
+    async with served(door) as here, spoken(here) as socket:
+        await say(socket, [more, user("Hi")])
+        called = check_events(await heard(socket))
+        output = {"type": "function_call_output", "call_id": "call_a", "output": "42"}
+        await say(socket, [output], previous_response_id=called["id"])
+        check_events(await heard(socket))
+    assert [tool.name for tool in door.asked[-1].tools] == ["look"]
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "code", "param"),
+    [
+        ("{", 400, "invalid_request_error", None),
+        ("[]", 400, "invalid_request_error", None),
+        ('{"type":"session.update"}', 400, "invalid_request_error", "type"),
+        ('{"type":"response.create","input":"x"}', 400, "invalid_request_error", "model"),
+        (
+            '{"type":"response.create","model":"m","input":"x","background":true}',
+            400,
+            "invalid_request_error",
+            "background",
+        ),
+        (
+            '{"type":"response.create","model":"m","input":"x","previous_response_id":"resp_no"}',
+            400,
+            "previous_response_not_found",
+            "previous_response_id",
+        ),
+    ],
+)
+async def test_a_wrong_request_is_an_error_with_a_status_and_the_socket_stays(
+    message: str, status: int, code: str, param: str | None
+) -> None:
+    async with served(ScriptedDoor(HELLO)) as here, spoken(here) as socket:
+        await socket.send_message(message)
+        (error,) = await heard(socket)
+        assert (error["status"], error["error"]["code"]) == (status, code)
+        assert error["error"]["param"] == param
+        await say(socket, "Hi")
+        check_events(await heard(socket))
+
+
+async def test_a_turn_that_fails_at_once_is_an_error_with_its_status() -> None:
+    async with served(ScriptedDoor(FAILS)) as here, spoken(here) as socket:
+        await say(socket, "Hi")
+        (error,) = await heard(socket)
+    assert (error["status"], error["error"]["code"]) == (BROKEN.status, BROKEN.code)
+
+
+async def test_a_turn_that_fails_later_is_a_failed_response() -> None:
+    async with served(ScriptedDoor((TextDelta("Hel"), *FAILS))) as here, spoken(here) as socket:
+        await say(socket, "Hi")
+        events = await heard(socket)
+    assert events[-1]["type"] == "response.failed"
+
+
+async def test_a_bug_is_an_error_and_the_socket_stays() -> None:
+    door = ScriptedDoor((RuntimeError("oops"),))
+    async with served(door) as here, spoken(here) as socket:
+        for _ in range(2):
+            await say(socket, "Hi")
+            (error,) = await heard(socket)
+            assert error["status"] == 500
+        assert here.lines("a request on a WebSocket broke")
+
+
+async def test_a_silence_is_broken() -> None:
+    go = trio.Event()
+    door = ScriptedDoor((go, *HELLO))
+    async with served(door, ping_interval=0.05) as here, spoken(here) as socket:
+        await say(socket, "Hi")
+        first = [msgspec.json.decode(await socket.get_message()) for _ in range(4)]
+        go.set()
+        check_events(first + await heard(socket))
+    assert [event["type"] for event in first].count("keepalive") == 2
+
+
+async def test_who_leaves_takes_the_turn_along() -> None:
+    door = ScriptedDoor((TextDelta("Hi"), trio.Event()))
+    async with served(door) as here:
+        async with spoken(here) as socket:
+            await say(socket, "Hi")
+            await socket.get_message()
+            turn = await door.until_turn()
+        with trio.fail_after(SOON):
+            await turn.over.wait()
+        (line,) = await here.until_logged()
+        assert turn.left == "cancelled"
+        assert line["client_left"] is True
+        assert here.server.admission.running == 0
+
+
+HANDSHAKE = {
+    "connection": "Upgrade",
+    "upgrade": "websocket",
+    "sec-websocket-version": "13",
+    "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
+
+
+async def test_keys_are_asked_for_on_a_socket_too() -> None:
+    async with served(ScriptedDoor(HELLO), api_keys="alice:secret") as here:
+        refused = await here.client.get("/v1/responses", headers=HANDSHAKE)
+        assert refused.status_code == 401
+        assert refused.json()["error"]["code"] == "invalid_api_key"
+        assert refused.headers["x-request-id"]
+        async with spoken(here, authorization="Bearer secret") as socket:
+            await say(socket, "Hi")
+            check_events(await heard(socket))
+
+
+async def test_strange_pages_get_no_socket() -> None:
+    async with served() as here:
+        strange = HANDSHAKE | {"origin": "http://example.org"}
+        assert (await here.client.get("/v1/responses", headers=strange)).status_code == 403
+
+
+async def test_a_socket_is_spoken_in_one_place_and_only_if_wanted() -> None:
+    async with served() as here:
+        other = await here.client.get("/v1/chat/completions", headers=HANDSHAKE)
+        assert other.status_code == 426
+    async with served(responses_websocket=False) as here:
+        refused = await here.client.get("/v1/responses", headers=HANDSHAKE)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (426, "upgrade_required")
+
+
+# trio-websocket's client leaves its own socket open when it is the server that hangs up.
+hung_up_on = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@hung_up_on
+async def test_an_idle_socket_is_closed_when_the_server_stops() -> None:
+    async with trio.open_nursery() as nursery:
+        closed = trio.Event()
+
+        async def stay(here: Served, opened: trio.Event) -> None:
+            async with spoken(here) as socket:
+                opened.set()
+                with pytest.raises(ConnectionClosed):
+                    await socket.get_message()
+                assert socket.closed is not None
+                assert socket.closed.code == 1001
+                closed.set()
+
+        async with served(shutdown_grace=SOON) as here:
+            opened = trio.Event()
+            nursery.start_soon(stay, here, opened)
+            await opened.wait()
+        with trio.fail_after(SOON):
+            await closed.wait()
+
+
+@hung_up_on
+async def test_a_flood_of_requests_is_hung_up_on() -> None:
+    async with served(ScriptedDoor((trio.Event(),))) as here, spoken(here) as socket:
+        with suppress(ConnectionClosed), trio.fail_after(SOON):
+            for _ in range(40):
+                await say(socket, "Hi")
+            await socket.get_message()
+        assert socket.closed is not None
+        assert socket.closed.code == 1008
