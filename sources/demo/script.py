@@ -93,7 +93,7 @@ SCENARIOS: Final[dict[str, Says]] = {
     "RETRY": Says((text("Hello partial no more"),), first_try=4),
     "HANG": Says((text("Wait"),), ending="hang"),
     "SILENT": Says((), ending="hang"),
-    "PAUSE": Says((text("Wait for it."),), pause=3.0),
+    "PAUSE": Says((text("Wait for it."),), pause=2.0),
     "E401": _error(401, "invalid_api_key", "bad key"),
     "E429": _error(429, "usage_limit_reached", "You've hit your usage limit. Try again later."),
     "E500": _error(500, "server_error", "boom"),

@@ -32,6 +32,8 @@ KEPT: Final = ROOT / ".cache" / "edge"
 KEY: Final = "sk-edge-b1946ac92492d2347c6235b4d2611184"
 FEW: Final = "3"
 """How many turns run at once: a turn that outlived its client would soon leave room for none."""
+OFTEN: Final = "0.3"
+"""After how many seconds a silence is broken: clients must take it, and Codex waits for it."""
 LONG_ENOUGH: Final = 60.0
 UNPACK: Final = """
 const { default: chromium } = await import("@sparticuz/chromium");
@@ -82,11 +84,15 @@ class Banner:
 @contextmanager
 def serving(**settings: str) -> Generator[Server]:
     """`serve --demo` on a free port, with a key and whatever settings are given."""
-    few = {"PROXY_API_KEYS": f"edge:{KEY}", "PROXY_CONCURRENCY": FEW}
+    usual = {
+        "PROXY_API_KEYS": f"edge:{KEY}",
+        "PROXY_CONCURRENCY": FEW,
+        "PROXY_PING_INTERVAL_S": OFTEN,
+    }
     process = subprocess.Popen(
         [sys.executable, "-m", "pipeline", "serve", "--demo", "--port", "0"],
         cwd=ROOT,
-        env={**os.environ, **few, **settings},
+        env={**os.environ, **usual, **settings},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -123,12 +129,9 @@ def relay(server: Server) -> Iterator[Relay]:
 
 
 @pytest.fixture(scope="session")
-def restless() -> Iterator[Relay]:
-    """A server that breaks any silence soon and speaks no WebSocket, and what stands before it."""
-    with (
-        serving(PROXY_PING_INTERVAL_S="0.3", PROXY_RESPONSES_WEBSOCKET="0") as server,
-        Relay(server.url).running() as relay,
-    ):
+def without_sockets() -> Iterator[Relay]:
+    """The same before a server that speaks no WebSocket."""
+    with serving(PROXY_RESPONSES_WEBSOCKET="0") as server, Relay(server.url).running() as relay:
         yield relay
 
 
@@ -137,7 +140,7 @@ def _streams_are_in_order(  # pyright: ignore[reportUnusedFunction]
     request: pytest.FixtureRequest,
 ) -> Iterator[None]:
     """Whatever a client made of it: each stream is one that every client would take."""
-    used = {"relay", "restless"} & {*request.fixturenames}
+    used = {"relay", "without_sockets"} & {*request.fixturenames}
     relays: list[Relay] = [request.getfixturevalue(name) for name in used]
     marks = [relay.mark() for relay in relays]
     yield

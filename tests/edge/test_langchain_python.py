@@ -113,6 +113,11 @@ async def test_text_arrives_in_pieces_with_its_count_of_tokens(chat: ChatOpenAI)
     assert heard.message.usage_metadata["total_tokens"] == 153
 
 
+async def test_silence_is_broken_without_a_word_of_it_in_the_answer(chat: ChatOpenAI) -> None:
+    heard = await in_a_thread(lambda: listen(chat, [HumanMessage("PAUSE")], tools=False))
+    assert (heard.message.text, finish(heard.message)) == ("Wait for it.", "stop")
+
+
 async def test_text_arrives_at_once_where_no_stream_is_asked_for(chat: ChatOpenAI) -> None:
     message = await in_a_thread(lambda: chat.invoke("TEXT"))
     assert (message.text, message.tool_calls) == (HELLO, [])

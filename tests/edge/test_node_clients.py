@@ -65,6 +65,11 @@ def test_text_arrives_in_pieces_with_its_count_of_tokens(told: Told) -> None:
     assert answer["tokens"] == 153
 
 
+def test_silence_is_broken_without_a_word_of_it_in_the_answer(told: Told) -> None:
+    answer = told["silence"]
+    assert (answer["content"], answer["calls"], finish(answer)) == ("Wait for it.", [], "stop")
+
+
 def test_text_arrives_at_once_where_no_stream_is_asked_for(told: Told) -> None:
     answer = told["text_at_once"]
     assert (answer["content"], answer["calls"], finish(answer)) == (HELLO, [], "stop")

@@ -121,6 +121,17 @@ async def test_the_stream_helper_tells_of_text_and_of_its_end(client: AsyncOpenA
     assert snapshots[-1] == response.output_text == HELLO
 
 
+async def test_silence_is_broken_without_a_word_of_it_in_the_answer(
+    client: AsyncOpenAI, relay: Relay
+) -> None:
+    mark = relay.mark()
+    async with client.responses.stream(model=MODEL, input="PAUSE") as stream:
+        response = await stream.get_final_response()
+    assert response.output_text == "Wait for it."
+    (told,) = relay.since(mark)
+    assert "keepalive" in [event["type"] for event in told.events]
+
+
 async def test_the_stream_helper_parses_three_strict_calls(client: AsyncOpenAI) -> None:
     async with client.responses.stream(model=MODEL, input="BURST", tools=TOOLS) as stream:
         response = await stream.get_final_response()

@@ -77,6 +77,7 @@ const describe = (error) => ({
 
 await play({
   text: () => streamed("TEXT"),
+  silence: () => streamed("PAUSE"),
   text_at_once: async () => {
     const { text, finishReason, toolCalls } = await generateText(ask("TEXT"));
     return { content: text, calls: calls(toolCalls), finish: finishReason };

@@ -62,6 +62,7 @@ const describe = (error) => ({
 
 await play({
   text: () => streamed("TEXT"),
+  silence: () => streamed("PAUSE"),
   text_at_once: async () => understood(await chat().invoke("TEXT")),
   one_call: () => streamed("ONECALL", bound()),
   three_calls: () => streamed("BURST", bound()),

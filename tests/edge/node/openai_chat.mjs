@@ -48,6 +48,7 @@ const describe = (error) => ({
 
 await play({
   text: () => streamed("TEXT"),
+  silence: () => streamed("PAUSE"),
   text_at_once: async () => understood((await chat.create(ask("TEXT"))).choices[0]),
   one_call: () => streamed("ONECALL", { tools }),
   three_calls: () => streamed("BURST", { tools }),

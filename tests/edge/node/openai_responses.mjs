@@ -56,6 +56,7 @@ const describe = (error) => ({
 
 await play({
   text: () => streamed("TEXT"),
+  silence: () => streamed("PAUSE"),
   text_at_once: async () => understood(await responses.create(ask("TEXT"))),
   one_call: () => streamed("ONECALL", { tools }),
   three_calls: () => streamed("BURST", { tools }),
