@@ -16,7 +16,7 @@ from wsproto.connection import Connection, ConnectionType
 from wsproto.events import TextMessage
 from wsproto.extensions import Extension, PerMessageDeflate
 
-from tests.responses_automaton import ResponsesAutomaton, check_stream
+from tests.responses_automaton import ResponsesAutomaton, check_events, check_stream
 
 Json: TypeAlias = dict[str, Any]
 
@@ -60,25 +60,37 @@ class Exchange:
 
     @property
     def streams(self) -> list[list[Json]]:
-        """The events, one list for each response."""
+        """The events, one list for each response; a refusal on a socket belongs to none."""
         found: list[list[Json]] = []
         for event in self.events:
-            if not found or event.get("sequence_number") == 0:
+            if "status" in event:
+                continue
+            if not found or event["sequence_number"] == 0:
                 found.append([])
             found[-1].append(event)
         return found
+
+    @property
+    def refusals(self) -> list[Json]:
+        """What a socket was told in place of a stream."""
+        return [event for event in self.frames if "status" in event]
 
     def check(self) -> None:
         """Let the automaton read what was streamed on the Responses API."""
         if not self.path.startswith("/v1/responses"):
             return
+        for refusal in self.refusals:
+            assert {*refusal} == {"type", "status", "error"}
+            assert {*refusal["error"]} == {"type", "code", "message", "param"}
         if self.streamed and self.whole:
             check_stream(self.body)
             return
-        for events in self.streams:
-            automaton = ResponsesAutomaton()
-            for event in events:
-                automaton.feed(event)
+        *told, last = self.streams or [[]]
+        for events in told:
+            check_events(events)
+        automaton = ResponsesAutomaton()
+        for event in last:  # it may be one that the client left
+            automaton.feed(event)
 
 
 class Relay:

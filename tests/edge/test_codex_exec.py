@@ -245,14 +245,16 @@ def test_an_answer_that_breaks_off_fails_the_run_at_once(
 
 @pytest.mark.parametrize("provider", [{}, SOCKET], ids=["http", "websocket"])
 @pytest.mark.parametrize(
-    ("words", "complaint"),
-    [("E429", "Quota exceeded"), ("E400", "the request is wrong")],
+    ("words", "status", "complaint"),
+    [("E429", 429, "Quota exceeded"), ("E400", 400, "the request is wrong")],
 )
 def test_a_refusal_is_told_with_its_reason(
-    codex: CodexClient, provider: dict[str, Any], words: str, complaint: str
+    codex: CodexClient, provider: dict[str, Any], words: str, status: int, complaint: str
 ) -> None:
     ran = codex.run(words, provider=provider)
-    assert over_a_socket(ran) == bool(provider)
+    told = ran.exchanges[-1]
+    refused = [refusal["status"] for refusal in told.refusals] if provider else [told.status]
+    assert refused == [status]
     assert ran.code == 1
     assert ran.seconds < SOON
     assert complaint in ran.complaints[-1]
