@@ -6,6 +6,7 @@ import json
 import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from .relay import Exchange, Json, Relay
 
 LONG_ENOUGH: Final = 60.0
 KEY_NAME: Final = "EDGE_API_KEY"
+FIRST_WORDS: Final = "response.output_text.delta"
 FREELY: Final = "--dangerously-bypass-approvals-and-sandbox"
 """Where a test runs, it runs in a temporary folder, and runs nothing but what the test says."""
 
@@ -80,7 +82,36 @@ class CodexClient:
         """Run `codex exec` with these words, with a provider's and other settings of this run."""
         self._configure(model, provider or {}, settings)
         mark, began = self.relay.mark(), time.monotonic()
-        done = subprocess.run(  # noqa: S603
+        with self._started(*words) as process:
+            try:
+                output, stderr = process.communicate(timeout=LONG_ENOUGH)
+            finally:
+                process.kill()  # which does nothing to one that has ended
+        return Ran(
+            process.returncode,
+            time.monotonic() - began,
+            [json.loads(line) for line in output.splitlines()],
+            stderr,
+            self.relay.since(mark),
+        )
+
+    def leave(self, *words: str, times: int, provider: Mapping[str, Any] | None = None) -> None:
+        """Ask as often at once, and be gone for good when every answer has begun."""
+        self._configure("gpt-5", provider or {}, {})
+        mark = self.relay.mark()
+        with ExitStack() as stack:
+            for _ in range(times):
+                process = stack.enter_context(self._started(*words))
+                stack.callback(process.kill)
+
+            def all_begun() -> bool:
+                events = [event for told in self.relay.since(mark) for event in told.events]
+                return [event["type"] for event in events].count(FIRST_WORDS) >= times
+
+            self.relay.wait_until(all_begun)
+
+    def _started(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(  # noqa: S603
             [self.binary, "exec", "--json", "--skip-git-repo-check", FREELY, *words],
             cwd=self.folder,
             env={
@@ -90,17 +121,9 @@ class CodexClient:
                 KEY_NAME: self.key,
             },
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
-            timeout=LONG_ENOUGH,
-        )
-        return Ran(
-            done.returncode,
-            time.monotonic() - began,
-            [json.loads(line) for line in done.stdout.splitlines()],
-            done.stderr,
-            self.relay.since(mark),
         )
 
     def _configure(

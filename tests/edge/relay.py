@@ -104,6 +104,7 @@ class Relay:
         self._path = target.path
         self._wires: list[Wire] = []
         self._started = threading.Event()
+        self._heard = threading.Condition()
         self._stop: Callable[[], None] = lambda: None
         self.url = ""
 
@@ -114,6 +115,11 @@ class Relay:
     def since(self, mark: int = 0) -> list[Exchange]:
         """Every exchange on the connections that were opened since then, in order."""
         return [told for wire in self._wires[mark:] for told in exchanges(wire)]
+
+    def wait_until(self, happened: Callable[[], bool]) -> None:
+        """Wait for something that shows in what was said."""
+        with self._heard:
+            assert self._heard.wait_for(happened, LONG_ENOUGH)
 
     @contextmanager
     def running(self) -> Generator[Relay]:
@@ -148,7 +154,9 @@ class Relay:
             ) -> None:
                 try:
                     while data := await source.receive_some(AT_ONCE):
-                        kept.extend(data)
+                        with self._heard:
+                            kept.extend(data)
+                            self._heard.notify_all()
                         await target.send_all(data)
                     await target.send_eof()
                 except (trio.BrokenResourceError, trio.ClosedResourceError):

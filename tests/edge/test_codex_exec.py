@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from .codex_client import CodexClient, Ran
-from .conftest import KEY
+from .conftest import FEW, KEY
 from .relay import Relay
 
 NEWEST: Final = "0.166.0"
@@ -265,6 +265,17 @@ def test_a_wrong_key_fails_the_run_at_once(codex_at: Open, relay: Relay) -> None
     assert ran.code == 1
     assert ran.seconds < SOON
     assert "401" in ran.complaints[-1]
+
+
+@pytest.mark.parametrize("provider", [{}, SOCKET], ids=["http", "websocket"])
+def test_as_many_as_there_is_room_for_leave_it_to_one_who_stays(
+    codex: CodexClient, provider: dict[str, Any]
+) -> None:
+    codex.leave("HANG", times=int(FEW), provider=provider)
+    ran = check(codex.run("TEXT", provider=provider))
+    assert over_a_socket(ran) == bool(provider)
+    assert ran.said == [HELLO]
+    assert ran.seconds < SOON
 
 
 # -- over a WebSocket ------------------------------------------------------------------------------
