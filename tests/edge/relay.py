@@ -178,9 +178,10 @@ def exchanges(wire: Wire) -> Iterator[Exchange]:
             side.receive_data(bytes(data))
     while isinstance(request := asked.next_event(), h11.Request):
         told.send(request)
-        body, _ = _body(asked)
-        told.send(h11.EndOfMessage() if not body else h11.Data(data=body))
+        body, complete = _body(asked)
         if body:
+            told.send(h11.Data(data=body))
+        if complete:  # a server may refuse a request before it has read all of it
             told.send(h11.EndOfMessage())
         response = told.next_event()
         if not isinstance(response, h11.Response | h11.InformationalResponse):
@@ -199,7 +200,7 @@ def exchanges(wire: Wire) -> Iterator[Exchange]:
             return
         kind = dict(response.headers).get(b"content-type", b"")
         streamed = kind.startswith(b"text/event-stream")
-        asked_for = [json.loads(body)] if body else []
+        asked_for = [json.loads(body)] if body and complete else []
         answer, whole = _body(told)
         yield Exchange(method, path, asked_for, response.status_code, streamed, answer, whole)
         if told.their_state is not h11.DONE or told.our_state is not h11.DONE:
