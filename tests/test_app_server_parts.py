@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,14 +20,14 @@ from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sources.app_server.backend import BackendOptions, open_backend
 from sources.app_server.capabilities import Capabilities, probe
-from sources.app_server.client import AppServerClient, BackendGoneError
+from sources.app_server.client import AppServerClient, BackendGoneError, Pending
 from sources.app_server.facts import BackendFacts
 from sources.app_server.held import HeldTurn, HeldTurns, HoldingOptions, continues
 from sources.app_server.images import check_images
 from sources.app_server.mailbox import Delivery
 from sources.app_server.place import Backend
 from sources.app_server.record import redacted
-from sources.app_server.rpc import Notification, RpcError
+from sources.app_server.rpc import Answer, Notification, RpcError
 from sources.app_server.session import Session, tool_result
 from sources.app_server.thread import ThreadPlan
 from sources.replay import Replay
@@ -321,12 +322,10 @@ class FakeClient:
     def __init__(self) -> None:
         self.asked: list[Json] = []
 
-    async def request(self, method: str, params: Json) -> Json:
+    async def request(self, method: str, params: Json, *, begun: Callable[[Pending], None]) -> Json:
         self.asked.append({"method": method, **params})
         await trio.lowlevel.checkpoint()
-        if params.get("cursor"):
-            return {"data": ["c"]}
-        return {"data": ["a", "b"], "nextCursor": "2" if method == "model/list" else None}
+        return {"data": ["c"]} if params.get("cursor") else {"data": ["a", "b"], "nextCursor": "2"}
 
 
 class FakeBackend:
@@ -348,6 +347,65 @@ async def test_a_fact_is_asked_for_once_in_its_time(
     assert await facts.models() == ["a", "b", "c"]
     assert len(backend.client.asked) == 2
     await trio.sleep(11)
-    assert await facts.mcp_servers() == ["a", "b"]
+    assert await facts.mcp_servers() == ["a", "b", "c"]
     await facts.models()
-    assert len(backend.client.asked) == 5
+    assert len(backend.client.asked) == 6
+
+
+class SlowClient:
+    """Answers when the test says so, whatever it is asked."""
+
+    def __init__(self) -> None:
+        self.gone: str | None = None
+        self.asked: list[Pending] = []
+        self.forgotten: list[Pending] = []
+
+    async def request(self, method: str, params: Json, *, begun: Callable[[Pending], None]) -> Json:
+        self.asked.append(Pending(method))
+        begun(self.asked[-1])
+        return await self.asked[-1].wait()
+
+    def forget(self, pending: Pending) -> None:
+        self.forgotten.append(pending)
+
+
+class SlowBackend:
+    def __init__(self) -> None:
+        self.client = SlowClient()
+
+    async def lease(self) -> SlowBackend:
+        return self
+
+
+async def test_who_comes_back_for_a_slow_answer_gets_the_one_that_was_under_way(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Else MCP servers that need longer to start than a client waits would never be listed."""
+    backend = SlowBackend()
+    facts = BackendFacts(cast(Backend, backend))
+    with trio.move_on_after(8):
+        await facts.mcp_servers()
+    (asked,) = backend.client.asked
+    asked.resolve(Answer(1, {"data": ["a"]}))
+    assert await facts.mcp_servers() == ["a"]
+    assert backend.client.asked == backend.client.forgotten == [asked]
+
+
+@pytest.mark.parametrize("reason", ["it is old", "the backend is gone", "it was never answered"])
+async def test_an_answer_left_under_way_is_not_taken_up_when(
+    reason: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    backend = SlowBackend()
+    facts = BackendFacts(cast(Backend, backend), time_to_live=60.0)
+    with trio.move_on_after(8):
+        await facts.mcp_servers()
+    if reason == "it is old":
+        await trio.sleep(60)
+    elif reason == "the backend is gone":
+        backend.client.gone = "it left"
+    else:
+        with pytest.raises(ProxyError, match="not answered"):
+            await facts.mcp_servers()
+    with trio.move_on_after(1):
+        await facts.mcp_servers()
+    assert len(backend.client.asked) == 2
