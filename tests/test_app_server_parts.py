@@ -25,6 +25,7 @@ from sources.app_server.facts import BackendFacts
 from sources.app_server.held import HeldTurn, HeldTurns, HoldingOptions, continues
 from sources.app_server.images import check_images
 from sources.app_server.mailbox import Delivery
+from sources.app_server.mcp_servers import tools_of
 from sources.app_server.place import Backend
 from sources.app_server.record import redacted
 from sources.app_server.rpc import Answer, Notification, RpcError
@@ -409,3 +410,38 @@ async def test_an_answer_left_under_way_is_not_taken_up_when(
     with trio.move_on_after(1):
         await facts.mcp_servers()
     assert len(backend.client.asked) == 2
+
+
+# -- MCP servers ---------------------------------------------------------------------------------
+
+
+def test_tools_are_listed_with_all_that_is_known_of_them_and_always_in_the_same_order() -> None:
+    schema = {"type": "object", "properties": {"word": {"type": "string"}}}
+    whole = {
+        "name": "write",
+        "title": "Write it",
+        "description": "Writes.",
+        "inputSchema": schema,
+        "outputSchema": {"type": "object"},
+        "annotations": {"readOnlyHint": False},
+        "icons": None,
+    }
+    servers: list[Any] = [
+        {"name": "b", "tools": {"write": whole, "bare": {"outputSchema": None}}},
+        {"name": "a", "tools": {"z": {"name": "z", "inputSchema": schema}}},
+        {"name": "off", "tools": {}},
+        "nonsense",
+    ]
+    assert tools_of(servers) == [
+        {"server": "a", "name": "z", "description": "", "input_schema": schema},
+        {"server": "b", "name": "bare", "description": "", "input_schema": {}},
+        {
+            "server": "b",
+            "name": "write",
+            "title": "Write it",
+            "description": "Writes.",
+            "input_schema": schema,
+            "output_schema": {"type": "object"},
+            "annotations": {"readOnlyHint": False},
+        },
+    ]

@@ -17,7 +17,7 @@ from werkzeug.exceptions import HTTPException
 from pipeline.chain import Pipeline
 from pipeline.errors import Failure, ProxyError
 from pipeline.ledger import Ledger
-from pipeline.serve import chat, compaction, health, models, responses, stored
+from pipeline.serve import chat, compaction, health, mcp, models, responses, stored
 from pipeline.serve.admission import Admission, Limits
 from pipeline.serve.answers import here, json_response
 from pipeline.serve.auth import Keys
@@ -155,7 +155,7 @@ def create_app(
     server.register_error_handler(ProxyError, _proxy_error)
     server.register_error_handler(HTTPException, _http_error)
     server.register_error_handler(Exception, _bug)
-    for routes in (chat, responses, compaction, stored, models, health):
+    for routes in (chat, responses, compaction, stored, models, mcp, health):
         routes.add_routes(server)
     return server
 

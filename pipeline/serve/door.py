@@ -10,10 +10,11 @@ from typing import Any, Protocol
 from urllib.parse import urljoin
 
 import httpx
+import structlog
 from attrs import evolve
 
 from pipeline.errors import Failure, ProxyError, UsageError
-from pipeline.loose_json import as_json, as_list, text_of
+from pipeline.loose_json import Json, as_json, as_list, text_of
 from pipeline.recipes import backend_options, recorder, responses_api
 from pipeline.settings import Settings
 from pipeline.stage import Source
@@ -21,6 +22,7 @@ from pipeline.turn import Turn
 from sources.app_server.backend import BackendOptions, Pool, open_backend
 from sources.app_server.binary import find_codex
 from sources.app_server.facts import BackendFacts
+from sources.app_server.mcp_servers import tools_of
 from sources.app_server.turns import AppServerTurn
 from sources.demo.model import ScriptedModel
 from sources.demo.provider import scripted_provider
@@ -32,6 +34,7 @@ LOG_IN = (
     "Codex is not logged in. Log in with `codex login` (or, with the Codex that came with this "
     "project, `{codex} login`), or try the server without a login: `serve --demo`"
 )
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class Door(Protocol):
@@ -55,6 +58,10 @@ class Door(Protocol):
 
     async def models(self) -> list[str]:
         """The names of the models on offer."""
+        ...
+
+    async def mcp_tools(self) -> list[Json]:
+        """The tools of the MCP servers that the backend runs by itself."""
         ...
 
     async def check_login(self) -> None:
@@ -87,6 +94,16 @@ class CodexDoor:
         listed = (as_json(model) for model in await self.facts.models())
         shown = [model for model in listed if model.get("hidden") is not True]
         return [name for model in shown if (name := text_of(model.get("id")))]
+
+    async def mcp_tools(self) -> list[Json]:
+        if not self._settings.codex_mcp_servers:
+            return []  # to ask would start them, where somebody else runs the app-server
+        servers = await self.facts.mcp_servers()
+        for server in map(as_json, servers):
+            if reason := text_of(server.get("toolsError")):
+                name = text_of(server.get("name"))
+                _log.warning("an MCP server tells no tools", server=name, reason=f"{reason:.300}")
+        return tools_of(servers)
 
     async def check_login(self) -> None:
         if not self._codex:
@@ -139,6 +156,9 @@ class ResponsesDoor:
                 )
             ) from None
         return [text_of(as_json(model).get("id")) for model in as_list(as_json(body).get("data"))]
+
+    async def mcp_tools(self) -> list[Json]:
+        return []  # an API runs none
 
     async def check_login(self) -> None:
         return

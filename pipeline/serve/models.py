@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 from quart import Response
 
 from pipeline.errors import Failure, ProxyError
 from pipeline.serve.answers import json_response
+from pipeline.serve.door import Door
 
 if TYPE_CHECKING:
     from pipeline.serve.app import Server
 
+T = TypeVar("T")
 PATIENCE: Final = 8.0
-"""A client that lists models waits no longer, however cold the backend is."""
+"""A client that lists models or tools waits no longer, however cold the backend is."""
 LONG_AGO: Final = 1_735_689_600
 """OpenAI's objects have a date of creation, and Codex tells none: the first day of 2025."""
 
@@ -42,12 +45,17 @@ def add_routes(server: Server) -> None:
 
 
 async def _names(server: Server) -> list[str]:
+    return await in_time(server.door, "models", server.door.models)
+
+
+async def in_time(door: Door, what: str, ask: Callable[[], Awaitable[list[T]]]) -> list[T]:
+    """What the backend tells of itself; 503 where that takes too long."""
     with trio.move_on_after(PATIENCE):
-        return await server.door.models()
-    reason = server.door.why_not or "it did not answer in time"
+        return await ask()
+    reason = door.why_not or "it did not answer in time"
     raise ProxyError(
         Failure(
-            f"the backend's models are not known yet: {reason}",
+            f"the backend's {what} are not known yet: {reason}",
             status=503,
             type="server_error",
             code="server_is_overloaded",

@@ -1,4 +1,4 @@
-"""The MCP servers that a Codex would use of itself, so that each can be switched off.
+"""The MCP servers that a Codex would use of itself: to switch each off, or to list their tools.
 
 An empty table on the command line switches off none: Codex merges it with what its files say.
 """
@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import subprocess
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import trio
 
-from pipeline.loose_json import as_json, as_list, text_of
+from pipeline.loose_json import Json, as_json, as_list, text_of
 
 PATIENCE: Final = 20.0
+_OPTIONAL: Final = {
+    "title": "title",
+    "outputSchema": "output_schema",
+    "annotations": "annotations",
+}
 
 
 def switched_off(names: Iterable[str]) -> str:
@@ -56,3 +61,22 @@ async def _named_by(config: trio.Path) -> frozenset[str]:
     except (OSError, ValueError):
         return frozenset()  # there is none, or Codex will complain of it
     return frozenset(as_json(settings.get("mcp_servers")))
+
+
+def tools_of(servers: Iterable[object]) -> list[Json]:
+    """The tools of servers as an app-server lists them, in an order that does not change."""
+    found = [tool for server in servers for tool in _tools(as_json(server))]
+    return sorted(found, key=lambda tool: (tool["server"], tool["name"]))
+
+
+def _tools(server: Json) -> Iterator[Json]:
+    for key, value in as_json(server.get("tools")).items():
+        told = as_json(value)
+        tool: dict[str, object] = {
+            "server": text_of(server.get("name")),
+            "name": text_of(told.get("name")) or key,
+            "description": text_of(told.get("description")),
+            "input_schema": as_json(told.get("inputSchema")),
+        }
+        known = {ours: told.get(theirs) for theirs, ours in _OPTIONAL.items()}
+        yield tool | {key: value for key, value in known.items() if value is not None}

@@ -224,3 +224,8 @@ async def test_an_api_that_lists_no_models_is_a_502(api: Served) -> None:
     answer = await api.client.get("/v1/models")
     assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_error")
     assert (await api.client.get("/v1/models/gpt-5")).status_code == 502
+
+
+async def test_an_api_over_http_runs_no_mcp_servers(api: Served) -> None:
+    answer = await api.client.get("/v1/mcp/tools")
+    assert (answer.status_code, answer.json()) == (200, {"object": "list", "data": []})

@@ -88,6 +88,8 @@ class ScriptedDoor:
         self._script = script
         self.listed: Sequence[str] | Exception | None = models
         """What is told of the models; None: nothing, ever."""
+        self.tools: list[Json] = []
+        """What is told of the tools of MCP servers."""
         self.why_not = ""
         self.asked: list[Turn] = []
         self.turns: list[ScriptedTurn] = []
@@ -108,6 +110,10 @@ class ScriptedDoor:
         if isinstance(self.listed, Exception):
             raise self.listed
         return list(self.listed or ())
+
+    async def mcp_tools(self) -> list[Json]:
+        await self.models()  # what holds back the one holds back the other
+        return self.tools
 
     async def check_login(self) -> None:
         return

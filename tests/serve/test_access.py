@@ -31,6 +31,7 @@ def with_key(key: str) -> dict[str, str]:
         ("GET", "/v1/models"),
         ("HEAD", "/v1/models"),
         ("GET", "/v1/models/gpt-5"),
+        ("GET", "/v1/mcp/tools"),
         ("GET", "/v1/nothing"),
         ("GET", "//v1/models"),
         ("GET", "/%761/models"),

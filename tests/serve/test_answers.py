@@ -10,7 +10,9 @@ from tests.serve.scripted import CHAT, ScriptedDoor, Served, served
 from tests.serve.wire import request, wire
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/gpt-5", "/healthz", "/metrics"])
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/v1/models/gpt-5", "/v1/mcp/tools", "/healthz", "/metrics"]
+)
 async def test_head_is_get_without_the_body(path: str, shared: Served) -> None:
     got = await shared.client.get(path)
     headed = await shared.client.head(path)
@@ -77,19 +79,29 @@ async def test_models_are_listed_and_found() -> None:
         assert "gpt-5, org/codex-mini" in lost.json()["error"]["message"]
 
 
-async def test_a_cold_backend_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_tools_of_mcp_servers_are_listed_as_the_backend_tells_them() -> None:
+    door = ScriptedDoor()
+    door.tools = [{"server": "notes", "name": "find", "description": "", "input_schema": {}}]
+    async with served(door) as here:
+        listed = await here.client.get("/v1/mcp/tools")
+    assert (listed.status_code, listed.json()) == (200, {"object": "list", "data": door.tools})
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/mcp/tools"])
+async def test_a_cold_backend_is_not_waited_for(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert models.PATIENCE == 8.0
     monkeypatch.setattr(models, "PATIENCE", 0.02)
     door = ScriptedDoor()
     door.listed, door.why_not = None, "codex is starting"
     async with served(door) as here:
-        answer = await here.client.get("/v1/models")
+        answer = await here.client.get(path)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert "codex is starting" in answer.json()["error"]["message"]
 
 
-async def test_a_backend_that_fails_to_list_is_told_as_it_is() -> None:
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/mcp/tools"])
+async def test_a_backend_that_fails_to_list_is_told_as_it_is(path: str) -> None:
     door = ScriptedDoor()
     door.listed = ProxyError(Failure("no list", status=502, code="upstream_error"))
     async with served(door) as here:
-        assert (await here.client.get("/v1/models")).status_code == 502
+        assert (await here.client.get(path)).status_code == 502
