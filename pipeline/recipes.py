@@ -68,6 +68,11 @@ def backend_options(settings: Settings) -> BackendOptions:
         except OSError as error:
             name = f"CODEX_APP_SERVER_TOKEN_FILE={settings.codex_token_file}"
             raise UsageError(f"{name} cannot be read: {error.strerror}") from None
+    if settings.expose_mcp_tools and not settings.codex_mcp_servers:
+        raise UsageError(
+            "PROXY_EXPOSE_MCP_TOOLS=true offers the tools of MCP servers that do not run; it needs "
+            "CODEX_MCP_SERVERS=true as well"
+        )
     addresses = [address.strip() for address in settings.codex_app_server.split(",")]
     return BackendOptions(
         addresses=tuple(address for address in addresses if address),
@@ -77,6 +82,7 @@ def backend_options(settings: Settings) -> BackendOptions:
         web_search=settings.codex_web_search,
         view_image=settings.codex_view_image,
         mcp_servers=settings.codex_mcp_servers,
+        mcp_tools=settings.expose_mcp_tools,
         bounds=Bounds(
             settings.codex_first_event_timeout,
             settings.codex_idle_timeout,

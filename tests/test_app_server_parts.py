@@ -445,3 +445,19 @@ def test_tools_are_listed_with_all_that_is_known_of_them_and_always_in_the_same_
             "annotations": {"readOnlyHint": False},
         },
     ]
+
+
+def test_a_thread_does_without_the_servers_that_are_hidden_and_keeps_its_verbosity() -> None:
+    plan = ThreadPlan(Turn(verbosity="low"), Capabilities(), "/nowhere")
+    assert plan.thread_start()["config"] == {"model_verbosity": "low"}
+    assert plan.thread_start({"b", "a.x"})["config"] == {
+        "model_verbosity": "low",
+        "mcp_servers": {"a.x": {"enabled": False}, "b": {"enabled": False}},
+    }
+
+
+def test_tools_of_servers_that_do_not_run_cannot_be_offered() -> None:
+    with pytest.raises(UsageError, match=r"PROXY_EXPOSE_MCP_TOOLS.*needs CODEX_MCP_SERVERS=true"):
+        backend_options(Settings(expose_mcp_tools=True))
+    options = backend_options(Settings(expose_mcp_tools=True, codex_mcp_servers=True))
+    assert (options.mcp_servers, options.mcp_tools) == (True, True)

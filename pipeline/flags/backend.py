@@ -56,8 +56,8 @@ class BackendFlags:
     codex_mcp_servers: bool = flag(
         "CODEX_MCP_SERVERS",
         False,
-        "let Codex use the MCP servers that its own configuration names; tools that change things "
-        "run only if it approves of them",
+        "let Codex run the MCP servers that its own configuration names; their tools are listed at "
+        "/v1/mcp/tools, and offered to the model only with PROXY_EXPOSE_MCP_TOOLS",
     )
     codex_first_event_timeout: float = flag(
         "CODEX_FIRST_EVENT_TIMEOUT_S",

@@ -119,8 +119,8 @@ class ServerFlags:
     expose_mcp_tools: bool = flag(
         "PROXY_EXPOSE_MCP_TOOLS",
         False,
-        "offer the model the tools of Codex's own MCP servers (with CODEX_MCP_SERVERS), which "
-        "Codex then runs itself",
+        "offer the model the tools of Codex's own MCP servers, which Codex then runs itself; those "
+        "that change things only if its configuration approves of them; needs CODEX_MCP_SERVERS",
     )
     shutdown_grace: float = flag(
         "PROXY_SHUTDOWN_GRACE_S", 20.0, "how long running answers may take to end on SIGTERM"

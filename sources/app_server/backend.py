@@ -38,6 +38,9 @@ class BackendOptions:
     web_search: bool = False
     view_image: bool = False
     mcp_servers: bool = False
+    """Whether the MCP servers of its own configuration are used at all: run, and listed."""
+    mcp_tools: bool = False
+    """Whether the model is offered their tools."""
     overrides: dict[str, str] = Factory(dict[str, str])
     bounds: Bounds = Factory(Bounds)
     patience: Patience = Factory(Patience)
@@ -115,6 +118,7 @@ async def open_backend(options: BackendOptions) -> AsyncGenerator[Pool]:
                 workspace=str(workspace),
                 patience=options.patience,
                 sees_files=options.view_image,
+                hides_mcp=_hides_mcp(address, options),
             )
             for address in options.addresses
         ]
@@ -130,6 +134,12 @@ async def open_backend(options: BackendOptions) -> AsyncGenerator[Pool]:
 
 def _name(address: str) -> str:
     return "codex app-server" if address == "stdio" else address
+
+
+def _hides_mcp(address: str, options: BackendOptions) -> bool:
+    """Whether turns must be told to do without MCP servers; a child of ours may have none."""
+    used = options.mcp_servers or address != "stdio"
+    return used and not (options.mcp_servers and options.mcp_tools)
 
 
 def _connector(address: str, options: BackendOptions, folder: Path, workspace: Path) -> Connect:

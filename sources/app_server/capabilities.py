@@ -23,6 +23,7 @@ class Capabilities:
     delete_thread: bool = False
     archive_thread: bool = False
     raw_events: bool = False
+    read_config: bool = False
 
 
 async def probe(client: AppServerClient) -> Capabilities:
@@ -43,6 +44,7 @@ async def probe(client: AppServerClient) -> Capabilities:
         delete_thread="thread/delete" in methods,
         archive_thread="thread/archive" in methods,
         raw_events=await _knows_field(client, "experimentalRawEvents", methods),
+        read_config="config/read" in methods,
     )
 
 

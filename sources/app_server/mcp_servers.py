@@ -15,6 +15,7 @@ import msgspec
 import trio
 
 from pipeline.loose_json import Json, as_json, as_list, text_of
+from sources.app_server.client import AppServerClient
 
 PATIENCE: Final = 20.0
 _OPTIONAL: Final = {
@@ -61,6 +62,12 @@ async def _named_by(config: trio.Path) -> frozenset[str]:
     except (OSError, ValueError):
         return frozenset()  # there is none, or Codex will complain of it
     return frozenset(as_json(settings.get("mcp_servers")))
+
+
+async def named_servers(client: AppServerClient) -> frozenset[str]:
+    """The names of all MCP servers that a running app-server's configuration has now."""
+    told = await client.request("config/read", {})
+    return frozenset(as_json(as_json(told.get("config")).get("mcp_servers")))
 
 
 def tools_of(servers: Iterable[object]) -> list[Json]:

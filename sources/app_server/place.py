@@ -25,6 +25,8 @@ class Place:
     """Outlives the turn: what must still be said to the backend is said from here."""
     sees_files: bool = False
     """Whether turns get a file system to look at, as some versions need it to show pictures."""
+    hides_mcp: bool = False
+    """Whether turns run without the MCP servers that the backend's configuration names."""
 
 
 @frozen

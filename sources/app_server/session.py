@@ -8,6 +8,7 @@ from typing import Any, Final
 from pipeline.loose_json import Json, as_json, as_list, is_json, text_of
 from sources.app_server.client import BackendGoneError, BackendSilentError, Pending
 from sources.app_server.mailbox import Delivery, Mailbox
+from sources.app_server.mcp_servers import named_servers
 from sources.app_server.place import Place
 from sources.app_server.rpc import RpcError, ServerRequest
 from sources.app_server.thread import ThreadPlan, thread_id, turn_id
@@ -49,7 +50,8 @@ class Session:
     async def start(self, plan: ThreadPlan) -> str:
         """Open the thread, give it its history, start the turn; the turn's id."""
         client = self.place.client
-        opened = await client.request("thread/start", plan.thread_start(), begun=self._opens)
+        opening = plan.thread_start(await self._hidden_servers())
+        opened = await client.request("thread/start", opening, begun=self._opens)
         self.thread = thread_id(opened)
         self._mailbox = client.open_mailbox(self.thread)
         if items := plan.injected():
@@ -57,6 +59,15 @@ class Session:
             await client.request("thread/inject_items", injected)
         params = plan.turn_start(self.thread)
         return turn_id(await client.request("turn/start", params, begun=self._starts))
+
+    async def _hidden_servers(self) -> frozenset[str]:
+        """The MCP servers that the thread must do without, as they are named at this moment.
+
+        Their owner may change them at any time, and a name that is no longer there is refused.
+        """
+        if self.place.hides_mcp and self.place.capabilities.read_config:
+            return await named_servers(self.place.client)
+        return frozenset()
 
     def _opens(self, asked: Pending) -> None:
         self._opening = asked

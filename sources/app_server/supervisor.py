@@ -108,7 +108,12 @@ class _Life:
             nursery.start_soon(client.run)
             await client.handshake("codex-sluice", "0.1.0", NOISE, limit)
             self._place = Place(
-                client, await probe(client), server.workspace, nursery, server.sees_files
+                client,
+                await probe(client),
+                server.workspace,
+                nursery,
+                sees_files=server.sees_files,
+                hides_mcp=server.hides_mcp,
             )
             server.opened(self, self._place)
             _log.info("app-server is ready", server=server.name, version=client.user_agent)
@@ -172,6 +177,7 @@ class AppServer:
     workspace: str
     patience: Patience = Factory(Patience)
     sees_files: bool = False
+    hides_mcp: bool = False
     counters: Counter[str] = Factory(Counter[str])
     problem: str = "it has not been started yet"
     """Why it is not ready, or was not the last time, as clients may be told."""

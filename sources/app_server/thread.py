@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from pipeline.loose_json import Json, as_json, as_list, text_of
@@ -28,7 +29,8 @@ class ThreadPlan:
             if item.get("type") == "function_call"
         )
 
-    def thread_start(self) -> Json:
+    def thread_start(self, hidden_servers: Collection[str] = ()) -> Json:
+        """The thread, without the MCP servers of these names, which the backend must have."""
         turn = self._turn
         params: dict[str, Any] = {
             "model": turn.model,
@@ -43,8 +45,8 @@ class ThreadPlan:
             params["baseInstructions"] = turn.base_instructions
         if instructions := self._instructions():
             params["developerInstructions"] = instructions
-        if turn.verbosity is not None:
-            params["config"] = {"model_verbosity": turn.verbosity}
+        if config := self._config(hidden_servers):
+            params["config"] = config
         if turn.offered and self._can.dynamic_tools:
             params["dynamicTools"] = [
                 {
@@ -56,6 +58,15 @@ class ThreadPlan:
                 for tool in turn.offered
             ]
         return params
+
+    def _config(self, hidden_servers: Collection[str]) -> Json:
+        """What this thread has otherwise than the backend's configuration says."""
+        config: dict[str, Any] = {}
+        if self._turn.verbosity is not None:
+            config["model_verbosity"] = self._turn.verbosity
+        if hidden_servers:
+            config["mcp_servers"] = {name: {"enabled": False} for name in sorted(hidden_servers)}
+        return config
 
     def injected(self) -> list[Json]:
         """The conversation as items, where the backend takes them."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import json
 import struct
+import sys
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import pytest
@@ -33,6 +36,7 @@ __all__ = ["binary_of"]  # a fixture
 VERSIONS: Final = (WHEEL, "0.166.0", "0.89.0")
 """The binary this project is pinned to, the newest one, and the oldest one that it understands."""
 LONG_ENOUGH: Final = 60.0
+SERVER: Final = Path(__file__).parents[1] / "mcp_server.py"
 PNG: Final = b"\x89PNG\r\n\x1a\n"
 SOON: Final = 10.0
 
@@ -78,6 +82,17 @@ def overrides(version: str, model_url: str) -> dict[str, str]:
         # It asks for the list of models at every thread, and waits seconds where nobody answers.
         chosen["features.remote_models"] = "false"
     return chosen
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Somebody's CODEX_HOME, who uses an MCP server."""
+    home = tmp_path / "home"
+    home.mkdir()
+    command = [sys.executable, str(SERVER), str(tmp_path / "mcp.log")]
+    config = ["[mcp_servers.shouter]", f"command = {json.dumps(command[0])}"]
+    (home / "config.toml").write_text("\n".join([*config, f"args = {json.dumps(command[1:])}", ""]))
+    return home
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import ssl
 import subprocess
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -23,6 +24,7 @@ from sinks.chat_json import ChatCompletion
 from sources.app_server.backend import BackendOptions, Pool, open_backend
 from sources.app_server.hermetic import Confinement
 from sources.app_server.supervisor import Patience
+from sources.demo.model import ScriptedModel
 
 Ask: TypeAlias = Callable[..., Awaitable[ChatCompletion]]
 Said: TypeAlias = Callable[..., Turn]
@@ -118,6 +120,18 @@ async def test_turns_run_over_a_unix_socket(
     address = f"unix://{tmp_path / 'codex.sock'}"
     async with serve(address), open_backend(BackendOptions(addresses=(address,))) as backend:
         await text_and_burst(backend, ask, said)
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+@pytest.mark.usefixtures("home")
+async def test_the_mcp_tools_of_somebody_elses_codex_are_offered_only_where_they_are_wanted(
+    serve: Serve, ask: Ask, said: Said, model: ScriptedModel, wanted: bool
+) -> None:
+    address = f"ws://127.0.0.1:{free_port()}"
+    options = BackendOptions(addresses=(address,), mcp_servers=wanted, mcp_tools=wanted)
+    async with serve(address), open_backend(options) as backend:
+        await ask(backend, said("TEXT"))
+    assert ("mcp__shouter" in json.dumps(model.requests)) == wanted
 
 
 async def test_a_connection_is_closed_without_waiting(serve: Serve, ask: Ask, said: Said) -> None:

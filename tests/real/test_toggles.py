@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, closing
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,20 +12,23 @@ import pytest
 from attrs import evolve
 
 from pipeline.loose_json import Json
+from pipeline.serve.door import CodexDoor
 from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sinks.chat_json import ChatCompletion
 from sources.app_server.backend import Pool
 from sources.demo.model import ScriptedModel
 from sources.demo.script import SCENARIOS, Says, call, text
+from tests.mcp_server import HARMLESS, QUERY
+from tests.serve.scripted import served
 
 Ask: TypeAlias = Callable[..., Awaitable[ChatCompletion]]
 Said: TypeAlias = Callable[..., Turn]
 OpenCodex: TypeAlias = Callable[..., AbstractAsyncContextManager[Pool]]
 
-SERVER = Path(__file__).parents[1] / "mcp_server.py"
 CLIENTS = (Tool("localSearch"),)
 UNLISTED = "gpt-5"
+HINTED = {"annotations": HARMLESS}
 SHOUTER = {f"mcp__shouter.{name}" for name in ("engrave", "fail", "shout")}
 
 
@@ -40,17 +42,6 @@ def version(request: pytest.FixtureRequest) -> str:
 def overrides(overrides: dict[str, str]) -> dict[str, str]:
     """The scripted model, as one whose provider can search the web for newer models too."""
     return overrides | {"model_providers.scripted.supports_standalone_web_search": "true"}
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """Somebody's CODEX_HOME, who uses an MCP server."""
-    home = tmp_path / "home"
-    home.mkdir()
-    command = [sys.executable, str(SERVER), str(tmp_path / "mcp.log")]
-    config = ["[mcp_servers.shouter]", f"command = {json.dumps(command[0])}"]
-    (home / "config.toml").write_text("\n".join([*config, f"args = {json.dumps(command[1:])}", ""]))
-    return home
 
 
 def offered(request: Json) -> set[str]:
@@ -114,14 +105,102 @@ async def test_looking_at_pictures_can_be_switched_on(
     assert found == [{"view_image"}, {"view_image"}]
 
 
-async def test_mcp_servers_can_be_switched_on(
+async def test_the_tools_of_mcp_servers_can_be_switched_on(
     open_codex: OpenCodex, ask: Ask, said: Said, model: ScriptedModel, home: Path
 ) -> None:
-    async with open_codex(home=home, mcp_servers=True) as backend:
+    async with open_codex(home=home, mcp_servers=True, mcp_tools=True) as backend:
         found = await offers(backend, ask, said("TEXT", tools=CLIENTS), model)
     for tools in found:
         assert tools >= SHOUTER
         assert all("mcp" in tool for tool in tools)
+
+
+@pytest.mark.parametrize("version", ["wheel", "0.166.0", "0.89.0"])
+async def test_mcp_servers_are_listed_and_the_model_is_not_offered_their_tools(
+    open_codex: OpenCodex, ask: Ask, said: Said, model: ScriptedModel, home: Path, tmp_path: Path
+) -> None:
+    settings = Settings(codex_mcp_servers=True)
+    async with open_codex(home=home, mcp_servers=True) as backend:
+        with closing(CodexDoor(backend, settings, "codex", "")) as door:
+            async with served(door) as here:
+                told = [(await here.client.get("/v1/mcp/tools")).json() for _ in range(2)]
+        await ask(backend, said("TEXT", tools=CLIENTS, verbosity="low"))
+        await ask(backend, said("TEXT", tools=CLIENTS))
+    listed = [
+        {"server": "shouter", "name": name, "description": "", "input_schema": QUERY, **more}
+        for name, more in (("engrave", {}), ("fail", HINTED), ("shout", HINTED))
+    ]
+    assert told == [{"object": "list", "data": listed}] * 2
+    assert len(model.requests) == 2
+    assert "shouter" not in json.dumps(model.requests)
+
+
+async def test_codex_with_its_servers_hidden_offers_nothing_and_starts_them_only_to_list_them(
+    open_codex: OpenCodex, ask: Ask, said: Said, model: ScriptedModel, home: Path, tmp_path: Path
+) -> None:
+    """Not even its tools for the resources of MCP servers are offered."""
+    async with open_codex(home=home, mcp_servers=True) as backend:
+        with closing(CodexDoor(backend, Settings(codex_mcp_servers=True), "codex", "")) as door:
+            assert await door.mcp_tools() == await door.mcp_tools() != []
+        turn = said("TEXT", tools=CLIENTS)
+        assert await offers(backend, ask, turn, model) == [set(), set()]
+    assert (tmp_path / "mcp.log").read_text().splitlines().count("initialize") == 1
+
+
+async def test_a_call_of_a_hidden_mcp_tool_is_run_by_nobody(
+    open_codex: OpenCodex,
+    ask: Ask,
+    said: Said,
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A model can call what it was never offered."""
+    monkeypatch.setitem(SCENARIOS, "SHOUT", Says((mcp_call("m", "shout", word="hear"),)))
+    async with open_codex(home=home, mcp_servers=True) as backend:
+        answer = await ask(backend, said("SHOUT", tools=CLIENTS), Settings())
+    assert not (tmp_path / "mcp.log").exists()
+    assert "HEAR!" not in json.dumps(answer.body)
+
+
+async def test_servers_stay_hidden_when_their_owner_changes_his_configuration(
+    open_codex: OpenCodex, ask: Ask, said: Said, model: ScriptedModel, home: Path
+) -> None:
+    """Codex reads it at every turn: another server is hidden too, a lost one is not missed."""
+    config = home / "config.toml"
+    async with open_codex(home=home, mcp_servers=True) as backend:
+        await ask(backend, said("TEXT", tools=CLIENTS))
+        config.write_text(config.read_text().replace("shouter", '"my.own"'))
+        await ask(backend, said("TEXT", tools=CLIENTS))
+        config.write_text(config.read_text().replace('"my.own"', "other"))
+        await ask(backend, said("TEXT", tools=CLIENTS))
+        config.write_text("")
+        await ask(backend, said("TEXT", tools=CLIENTS))
+    assert [offered(request) for request in model.requests] == [set()] * 4
+
+
+async def test_a_server_that_does_not_start_is_named_in_the_log_and_the_others_are_listed(
+    open_codex: OpenCodex, home: Path
+) -> None:
+    with (home / "config.toml").open("a") as config:
+        config.write('[mcp_servers.broken]\ncommand = "/no/such/server"\n')
+    async with open_codex(home=home, mcp_servers=True) as backend:
+        with closing(CodexDoor(backend, Settings(codex_mcp_servers=True), "codex", "")) as door:
+            async with served(door) as here:
+                listed = (await here.client.get("/v1/mcp/tools")).json()["data"]
+                (line,) = here.lines("an MCP server tells no tools")
+    assert {tool["server"] for tool in listed} == {"shouter"}
+    assert (line["level"], line["server"]) == ("warning", "broken")
+    assert "No such file" in line["reason"]
+
+
+async def test_servers_that_nobody_switched_on_are_not_listed(
+    open_codex: OpenCodex, home: Path, tmp_path: Path
+) -> None:
+    async with open_codex(home=home) as backend:
+        with closing(CodexDoor(backend, Settings(), "codex", "")) as door:
+            assert await door.mcp_tools() == []
+    assert not (tmp_path / "mcp.log").exists()
 
 
 def mcp_call(letter: str, name: str, **arguments: Any) -> Json:
@@ -139,7 +218,7 @@ async def test_a_call_of_an_mcp_tool_is_run_by_codex_and_no_client_hears_of_it(
 ) -> None:
     shout = Says((text("One moment. "), mcp_call("m", "shout", word="hear")))
     monkeypatch.setitem(SCENARIOS, "SHOUT", shout)
-    async with open_codex(home=home, mcp_servers=True) as backend:
+    async with open_codex(home=home, mcp_servers=True, mcp_tools=True) as backend:
         answer = await ask(backend, said("SHOUT", tools=CLIENTS), Settings())
     assert (tmp_path / "mcp.log").read_text().splitlines().count("tools/call") == 1
     (output,) = [i for i in model.requests[-1]["input"] if i["type"] == "function_call_output"]
@@ -165,7 +244,7 @@ async def test_an_mcp_tool_that_may_change_things_runs_only_if_the_operator_appr
         with (home / "config.toml").open("a") as config:
             config.write('default_tools_approval_mode = "approve"\n')
     monkeypatch.setitem(SCENARIOS, "ENGRAVE", Says((mcp_call("m", "engrave", word="x"),)))
-    async with open_codex(home=home, mcp_servers=True) as backend:
+    async with open_codex(home=home, mcp_servers=True, mcp_tools=True) as backend:
         answer = await ask(backend, said("ENGRAVE", tools=CLIENTS), Settings())
     assert ("tools/call" in (tmp_path / "mcp.log").read_text()) == approved
     assert answer.body["choices"][0]["finish_reason"] == "stop"
@@ -179,7 +258,7 @@ async def test_a_failing_mcp_tool_is_no_news_for_a_client_either(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(SCENARIOS, "FAIL", Says((mcp_call("m", "fail", word="x"),)))
-    async with open_codex(home=home, mcp_servers=True) as backend:
+    async with open_codex(home=home, mcp_servers=True, mcp_tools=True) as backend:
         answer = await ask(backend, said("FAIL", tools=CLIENTS), Settings())
     (choice,) = answer.body["choices"]
     assert (choice["finish_reason"], "tool_calls" in choice["message"]) == ("stop", False)
@@ -194,7 +273,7 @@ async def test_a_client_gets_its_own_calls_behind_those_of_an_mcp_tool(
 ) -> None:
     both = Says((mcp_call("m", "shout", word="x"), call("c", "localSearch", "{}")))
     monkeypatch.setitem(SCENARIOS, "BOTH", both)
-    async with open_codex(home=home, mcp_servers=True) as backend:
+    async with open_codex(home=home, mcp_servers=True, mcp_tools=True) as backend:
         answer = await ask(backend, said("BOTH", tools=CLIENTS), Settings())
     (choice,) = answer.body["choices"]
     assert choice["finish_reason"] == "tool_calls"
