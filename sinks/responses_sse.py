@@ -26,13 +26,15 @@ class Framing:
     before: Callable[[str], bytes]
     after: bytes
     end: tuple[bytes, ...]
+    error_after_failure: bool = True
+    """Some clients of a stream see only the error that follows a failed response."""
 
 
 SERVER_SENT: Final = Framing(
     lambda kind: b"event: %b\ndata: " % kind.encode(), b"\n\n", (b"data: [DONE]\n\n",)
 )
-BARE: Final = Framing(lambda _: b"", b"", ())
-"""As messages of a socket, which have their own ends."""
+BARE: Final = Framing(lambda _: b"", b"", (), error_after_failure=False)
+"""As messages of a socket, where what follows the last event is taken for the next answer."""
 
 
 class ResponsesEncoder:
@@ -110,6 +112,8 @@ class ResponsesEncoder:
         out: list[bytes] = []
         for event in events:
             kind = event["type"]
+            if kind == "error" and not self._framing.error_after_failure:
+                continue
             numbered = {"type": kind, "sequence_number": self._number} | event
             self._number += 1
             out.append(

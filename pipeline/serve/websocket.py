@@ -106,7 +106,7 @@ class ResponsesSocket:
             if message["type"] == "websocket.disconnect":
                 everything.cancel()
                 return
-            if len(self._waiting) >= MOST_WAITING:
+            if len(self._waiting) >= MOST_WAITING or self._waiting_bytes() > MOST_KEPT:
                 reason = "too many requests at once; send one after the other"
                 await send({"type": "websocket.close", "code": POLICY, "reason": reason})
                 everything.cancel()
@@ -115,6 +115,9 @@ class ResponsesSocket:
             raw: bytes = message.get("bytes") or b""
             self._waiting.append(text if text is not None else raw.decode("utf-8", "replace"))
             self._news.set()
+
+    def _waiting_bytes(self) -> int:
+        return sum(map(len, self._waiting))
 
     async def _watch_for_the_end(self) -> None:
         await self._server.stopping.wait()
@@ -140,7 +143,7 @@ class ResponsesSocket:
         exchange.caller, exchange.route, exchange.status = self._caller, PATH, 200
         exchange.client_left = True
         structlog.contextvars.bind_contextvars(request_id=exchange.request_id)
-        writer = _Writer(send, exchange, self._server.options.ping_interval)
+        writer = Writer(send, exchange, self._server.options.ping_interval)
         try:
             exchange.failure = await self._make(text, exchange, writer)
             exchange.client_left = False
@@ -152,17 +155,20 @@ class ResponsesSocket:
         finally:
             self._server.finish(exchange)
 
-    async def _fail(self, failure: Failure, exchange: Exchange, writer: _Writer) -> None:
+    async def _fail(self, failure: Failure, exchange: Exchange, writer: Writer) -> None:
         exchange.failure, exchange.client_left = failure, False
         exchange.status = failure.status
         if failure.code == "previous_response_not_found":
             failure = evolve(failure, status=400)  # the one that makes codex send everything again
         await writer.fail(failure)
 
-    async def _make(self, text: str, exchange: Exchange, writer: _Writer) -> Failure | None:
+    async def _make(self, text: str, exchange: Exchange, writer: Writer) -> Failure | None:
         body = self._read(text)
         memory = self._server.memory(self._caller, self._kept)
-        if body.get("generate") is False:
+        generate = body.get("generate", True)
+        if not isinstance(generate, bool):
+            raise refusal("generate", "must be true or false")
+        if not generate:
             await self._prepare(body, exchange, memory, writer)
             return None
         wish = ResponsesRequest.from_json(_request(body))
@@ -177,7 +183,7 @@ class ResponsesSocket:
             exchange.answer = sink.answer
             work = partial(tell, self._server, exchange, asked, sink)
             failure = await writer.run(work)
-        self._keep(memory.stored(wish, sink.answer.response), len(text))
+        self._keep(memory.stored(wish, sink.answer.response))
         return failure
 
     def _read(self, text: str) -> Json:
@@ -195,7 +201,7 @@ class ResponsesSocket:
         return body
 
     async def _prepare(
-        self, body: Json, exchange: Exchange, memory: Memory, writer: _Writer
+        self, body: Json, exchange: Exchange, memory: Memory, writer: Writer
     ) -> None:
         """Take in what later requests build on; nothing is generated."""
         wish = ResponsesRequest.from_json(_request(body), partial=True)
@@ -205,9 +211,10 @@ class ResponsesSocket:
         )
         sink = writer.sink = ResponsesMessages(options, writer.write)
         await sink.tell([])
-        self._keep(memory.stored(wish, sink.answer.response), 0)
+        self._keep(memory.stored(wish, sink.answer.response))
 
-    def _keep(self, stored: StoredResponse, size: int) -> None:
+    def _keep(self, stored: StoredResponse) -> None:
+        size = len(_encode(stored.items))
         self._kept_bytes += size
         if self._kept_bytes > MOST_KEPT:  # whoever builds on it is told to send everything again
             self._kept.clear()
@@ -219,7 +226,7 @@ def _request(body: Json) -> dict[str, Any]:
     return {name: value for name, value in body.items() if name not in {"type", "generate"}}
 
 
-class _Writer:
+class Writer:
     """Sends events as messages, with a sign of life into every long silence."""
 
     def __init__(self, send: Any, exchange: Exchange, silence: float) -> None:
@@ -227,9 +234,14 @@ class _Writer:
         self._exchange = exchange
         self._silence = silence
         self._last = trio.current_time()
+        self._in_order = trio.Lock()
         self.sink: ResponsesMessages | None = None
 
     async def write(self, frame: bytes) -> None:
+        async with self._in_order:
+            await self._write(frame)
+
+    async def _write(self, frame: bytes) -> None:
         self._last = trio.current_time()
         if not self._exchange.first_byte:
             self._exchange.first_byte = self._last
@@ -251,15 +263,21 @@ class _Writer:
     async def _keep_alive(self) -> None:
         while True:
             await trio.sleep_until(self._last + self._silence)
-            if trio.current_time() >= self._last + self._silence and self.sink is not None:
-                for frame in self.sink.keepalive():
-                    await self.write(frame)
+            if self._in_order.locked() or self.sink is None:
+                # Events that have their numbers are on their way to a client that reads slowly;
+                # one numbered now would overtake them.
+                self._last = trio.current_time()
+            elif trio.current_time() >= self._last + self._silence:
+                async with self._in_order:
+                    for frame in self.sink.keepalive():
+                        await self._write(frame)
 
     async def fail(self, failure: Failure) -> None:
         """End a request: within its stream if it has one, else with a frame of its own."""
         if self.sink is not None and self.sink.answer.started:
             for frame in self.sink.fail(failure):
                 await self.write(frame)
+            return
         # Codex heeds an error only when it comes with a status.
         error = {"type": "error", "status": failure.status, **failure.body()}
         await self.write(_encode(error))

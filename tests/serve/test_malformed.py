@@ -131,7 +131,7 @@ REQUESTS: dict[str, tuple[bytes, int]] = {
     "a WebSocket": (
         request(
             "GET",
-            "/v1/responses",
+            "/v1/chat/completions",
             "Connection: Upgrade",
             "Upgrade: websocket",
             "Sec-WebSocket-Version: 13",

@@ -11,7 +11,12 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, open_websocket_url
 
+from pipeline.errors import Failure
 from pipeline.events import TextDelta, TurnEnd
+from pipeline.serve import websocket
+from pipeline.serve.exchange import Exchange
+from sinks.responses import ResponsesOptions
+from sinks.responses_sse import ResponsesMessages
 from tests.responses_automaton import check_events
 from tests.serve.scripted import BROKEN, FAILS, HELLO, SOON, ScriptedDoor, Served, call, served
 
@@ -93,6 +98,12 @@ async def test_tools_that_came_as_an_item_are_remembered_with_it() -> None:
         ("{", 400, "invalid_request_error", None),
         ("[]", 400, "invalid_request_error", None),
         ('{"type":"session.update"}', 400, "invalid_request_error", "type"),
+        (
+            '{"type":"response.create","model":"m","input":"x","generate":"x"}',
+            400,
+            "invalid_request_error",
+            "generate",
+        ),
         ('{"type":"response.create","input":"x"}', 400, "invalid_request_error", "model"),
         (
             '{"type":"response.create","model":"m","input":"x","background":true}',
@@ -129,9 +140,11 @@ async def test_a_turn_that_fails_at_once_is_an_error_with_its_status() -> None:
 
 async def test_a_turn_that_fails_later_is_a_failed_response() -> None:
     async with served(ScriptedDoor((TextDelta("Hel"), *FAILS))) as here, spoken(here) as socket:
-        await say(socket, "Hi")
-        events = await heard(socket)
-    assert events[-1]["type"] == "response.failed"
+        for _ in range(2):  # nothing of the first is left to be taken for the second
+            await say(socket, "Hi")
+            events = await heard(socket)
+            assert events[0]["type"] == "response.created"
+            assert events[-1]["type"] == "response.failed"
 
 
 async def test_a_bug_is_an_error_and_the_socket_stays() -> None:
@@ -153,6 +166,43 @@ async def test_a_silence_is_broken() -> None:
         go.set()
         check_events(first + await heard(socket))
     assert [event["type"] for event in first].count("keepalive") == 2
+
+
+async def test_a_sign_of_life_never_overtakes_what_a_slow_client_has_yet_to_read(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    reads, sent = trio.Event(), list[Json]()
+
+    async def send(message: Json) -> None:
+        sent.append(msgspec.json.decode(message["text"]))
+        await reads.wait()
+
+    writer = websocket.Writer(send, Exchange.of("WS", "/", None), silence=1.0)
+    sink = writer.sink = ResponsesMessages(ResponsesOptions(), writer.write)
+
+    async def work() -> Failure | None:
+        await sink.take((TextDelta("Hel"), TextDelta("lo"), TurnEnd()))
+        return sink.result()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writer.run, work)
+        await trio.sleep(10)
+        reads.set()
+    check_events(sent)
+
+
+async def test_what_was_only_prepared_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "MOST_KEPT", 3_000)
+    async with served() as here, spoken(here) as socket:
+        ids: list[str] = []
+        for _ in range(4):
+            await say(socket, [user("x" * 1_000)], generate=False)
+            ids.append(check_events(await heard(socket))["id"])
+        await say(socket, "Hi", previous_response_id=ids[0])
+        (error,) = await heard(socket)
+        assert error["error"]["code"] == "previous_response_not_found"
+        await say(socket, "Hi", previous_response_id=ids[-1])
+        check_events(await heard(socket))
 
 
 async def test_who_leaves_takes_the_turn_along() -> None:
