@@ -53,8 +53,11 @@ class ResponsesAnswer:
         self.output: list[dict[str, Any]] = []
         self.response: dict[str, Any] = {}
         """The finished response."""
+        self.withheld: dict[str, str] = {}
+        """Sealed reasoning that the client is not shown, by the id of its item."""
         self._reasoning: Reasoning | None = None
-        self._unsealed: set[str] = set()
+        self._unsealed: dict[str, str] = {}
+        """Items that were closed before their sealed content came: their ids, by the backend's."""
         self._ids: set[str] = set()
         self._usage: list[Usage] = []
         self._after_block = False
@@ -171,10 +174,10 @@ class ResponsesAnswer:
     def _seal(self, event: ReasoningItem) -> Iterator[dict[str, Any]]:
         """The end of a reasoning item, which may be all that is told of it.
 
-        One whose item had to be closed before is left out: it was read already.
+        One whose item had to be closed before adds nothing: it was read already.
         """
         if event.item_id in self._unsealed:
-            self._unsealed.discard(event.item_id)
+            self._withhold(self._unsealed.pop(event.item_id), event.encrypted_content)
             return
         if self._reasoning is None or not _same(self._reasoning.source, event.item_id):
             yield from self._open_reasoning(event.item_id)
@@ -182,7 +185,13 @@ class ResponsesAnswer:
                 yield from self._think(ReasoningDelta(text, part=part, item_id=event.item_id))
         sealed = event.encrypted_content if self.options.include_encrypted else None
         if self._reasoning is not None:
+            if sealed is None:
+                self._withhold(self._reasoning.id, event.encrypted_content)
             yield from self._done(self._reasoning, self._reasoning.close(sealed))
+
+    def _withhold(self, item_id: str, sealed: str | None) -> None:
+        if sealed:
+            self.withheld[item_id] = sealed
 
     def _open_reasoning(self, source: str) -> Iterator[dict[str, Any]]:
         yield from self._close()
@@ -218,7 +227,7 @@ class ResponsesAnswer:
         if self.message is not None:
             yield from self._done(self.message, self.message.close(status))
         if self._reasoning is not None:
-            self._unsealed.add(self._reasoning.source)
+            self._unsealed[self._reasoning.source] = self._reasoning.id
             yield from self._done(self._reasoning, self._reasoning.close())
 
     def _done(self, item: Item, last: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -19,6 +19,7 @@ class Item:
 
     def __init__(self, item_id: str, output_index: int) -> None:
         self.done: Event | None = None
+        self.id = item_id
         self._place: Event = {"item_id": item_id, "output_index": output_index}
 
     def _event(self, kind: str, **fields: object) -> Event:

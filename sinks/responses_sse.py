@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from attrs import frozen
@@ -17,6 +17,13 @@ from sinks.responses_answer import ResponsesAnswer
 from sinks.responses_items import Message, text_delta
 
 _encode: Final = msgspec.json.Encoder().encode
+Write: TypeAlias = Callable[[bytes], Awaitable[None]]
+AtEnd: TypeAlias = Callable[[ResponsesAnswer], None]
+"""Told of an answer that has ended, before the client is: it may come back to it at once."""
+
+
+def _nothing(_: ResponsesAnswer) -> None:
+    pass
 
 
 @frozen
@@ -43,9 +50,12 @@ class ResponsesEncoder:
     Everything of a text delta but its number and its text is rendered once per message.
     """
 
-    def __init__(self, options: ResponsesOptions, framing: Framing = SERVER_SENT) -> None:
+    def __init__(
+        self, options: ResponsesOptions, framing: Framing = SERVER_SENT, at_end: AtEnd = _nothing
+    ) -> None:
         self.answer = ResponsesAnswer(options)
         self._framing = framing
+        self._at_end = at_end
         self._number = 0
         self._message: Message | None = None
         self._around_text = (b"", b"", b"")
@@ -121,6 +131,7 @@ class ResponsesEncoder:
             )
         if events and self.answer.ended:
             self.error = self.answer.error
+            self._at_end(self.answer)
             out += self._framing.end
         return out
 
@@ -140,8 +151,8 @@ class _Stream:
     The result is the failure that the stream ended with, if it did.
     """
 
-    def __init__(self, options: ResponsesOptions, framing: Framing) -> None:
-        self._encoder = ResponsesEncoder(options, framing)
+    def __init__(self, options: ResponsesOptions, framing: Framing, at_end: AtEnd) -> None:
+        self._encoder = ResponsesEncoder(options, framing, at_end)
 
     @property
     def answer(self) -> ResponsesAnswer:
@@ -180,10 +191,8 @@ class _Stream:
 class ResponsesSse(_Stream):
     """The stream as server-sent events, one write per burst."""
 
-    def __init__(
-        self, options: ResponsesOptions, write: Callable[[bytes], Awaitable[None]]
-    ) -> None:
-        super().__init__(options, SERVER_SENT)
+    def __init__(self, options: ResponsesOptions, write: Write, at_end: AtEnd = _nothing) -> None:
+        super().__init__(options, SERVER_SENT, at_end)
         self._write = write
 
     async def _send(self, frames: list[bytes]) -> None:
@@ -201,10 +210,8 @@ class ResponsesSse(_Stream):
 class ResponsesMessages(_Stream):
     """The stream as messages of a socket: one write for each event, and no `[DONE]`."""
 
-    def __init__(
-        self, options: ResponsesOptions, write: Callable[[bytes], Awaitable[None]]
-    ) -> None:
-        super().__init__(options, BARE)
+    def __init__(self, options: ResponsesOptions, write: Write, at_end: AtEnd = _nothing) -> None:
+        super().__init__(options, BARE, at_end)
         self._write = write
 
     async def _send(self, frames: list[bytes]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final, Literal, Self
 
 from attrs import evolve, field, frozen
@@ -213,10 +214,13 @@ class ResponsesRequest:
         return echo(self.given)
 
     def input_items(self) -> list[Json]:
-        """The input as it is stored and shown: every item has an id."""
-        return [
-            shown(item.given) for item in self.input.items if not isinstance(item.what, Trigger)
-        ]
+        """The input as it is stored and shown: every item has an id, the same every time."""
+        return [*self._shown]
+
+    @cached_property
+    def _shown(self) -> tuple[Json, ...]:
+        items = self.input.items
+        return tuple(shown(item.given) for item in items if not isinstance(item.what, Trigger))
 
     def _without_effect(self) -> Iterator[str]:
         """The names that were given and that nothing here reads, in their order."""

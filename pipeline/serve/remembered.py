@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from pipeline.errors import Failure, ProxyError
 from pipeline.loose_json import Json, text_of
 from pipeline.requests.responses import ResponsesRequest
+from pipeline.requests.stand_ins import COMPACTIONS
+from pipeline.requests.structure import refusal
 from pipeline.serve.sealed import Sealed
 from pipeline.store.responses import ResponseStore, StoredResponse
 
 LONGEST_CHAIN: Final = 10_000
+UNFINISHED: Final = frozenset({"queued", "in_progress"})
+Withheld: TypeAlias = Mapping[str, str]
+"""Sealed reasoning that the client did not ask to see, by the id of its item."""
+NOTHING: Final[Withheld] = {}
 RequestT = TypeVar("RequestT", bound=ResponsesRequest)
 
 
@@ -48,6 +54,8 @@ class Memory:
             found = self._nearby.get(response_id) or await self._store.get(self.owner, response_id)
             if found is None:
                 raise ProxyError(unknown_response(response_id, "previous_response_id"))
+            if found.response.get("status") in UNFINISHED:
+                raise refusal("previous_response_id", "is still being made; wait for its end")
             parts.append(found.items)
             response_id = found.previous
         items = [item for part in reversed(parts) for item in part]
@@ -56,24 +64,33 @@ class Memory:
     def _after_compaction(self, items: list[Json]) -> list[Json]:
         """A conversation that was compacted on its way goes on from there."""
         for at in reversed(range(len(items))):
-            if items[at].get("type") == "compaction":
+            if items[at].get("type") in COMPACTIONS:
                 content = text_of(items[at].get("encrypted_content"))
-                opened = self._sealed.open_all((content,), self.owner).get(content, ())
-                return [*opened, *items[at + 1 :]]
+                opened = self._sealed.open_all((content,), self.owner)
+                if content not in opened:
+                    raise refusal(
+                        "previous_response_id", "goes back to a compaction that cannot be opened"
+                    )
+                return [*opened[content], *items[at + 1 :]]
         return items
 
-    def keep(self, wish: ResponsesRequest, response: dict[str, Any]) -> None:
-        """Remember a finished response, if the client wants that."""
+    def keep(
+        self, wish: ResponsesRequest, response: dict[str, Any], withheld: Withheld = NOTHING
+    ) -> None:
+        """Remember a response as far as it has come, if the client wants that."""
         if wish.store:
-            self._store.put(self.stored(wish, response))
+            self._store.put(self.stored(wish, response, withheld))
 
-    def stored(self, wish: ResponsesRequest, response: dict[str, Any]) -> StoredResponse:
+    def stored(
+        self, wish: ResponsesRequest, response: dict[str, Any], withheld: Withheld = NOTHING
+    ) -> StoredResponse:
         return StoredResponse(
             text_of(response.get("id")),
             self.owner,
             response,
             tuple(wish.input_items()),
             wish.previous_response_id,
+            withheld,
         )
 
 

@@ -19,6 +19,7 @@ from pipeline.serve.exchange import Exchange
 from pipeline.serve.remembered import Memory
 from pipeline.turn import OutputMode, Turn
 from sinks.responses import ResponsesOptions
+from sinks.responses_answer import ResponsesAnswer
 from sinks.responses_json import ResponsesJson
 from sinks.responses_sse import ResponsesMessages, ResponsesSse
 
@@ -35,6 +36,10 @@ class Asked:
     options: ResponsesOptions
     memory: Memory
 
+    def keep(self, answer: ResponsesAnswer) -> None:
+        """Remember an answer that has ended."""
+        self.memory.keep(self.wish, answer.response, answer.withheld)
+
 
 def add_routes(server: Server) -> None:
     @server.post("/v1/responses")
@@ -48,7 +53,7 @@ def add_routes(server: Server) -> None:
         with await enter(server, exchange, asked.turn) as place:
             if wish.stream:
                 work = partial(tell, server, exchange, asked)
-                make = partial(ResponsesSse, asked.options)
+                make = partial(ResponsesSse, asked.options, at_end=asked.keep)
                 return await stream(server, exchange, place, make, work, headers)
             body, more = await answer(server, exchange, asked)
         log_answer(server, body)
@@ -74,17 +79,14 @@ async def understand(
 async def tell(
     server: Server, exchange: Exchange, asked: Asked, sink: ResponsesSse | ResponsesMessages
 ) -> Failure | None:
-    """Write an answer as a stream of events, and remember it."""
+    """Write an answer as a stream of events; the sink remembers it."""
     if asked.wish.wants_compaction:
         short = await compacted(server, exchange, asked.turn)
         for usage in short.usage:
             sink.answer.count(usage)
         await sink.tell([short.item])
-        failure = None
-    else:
-        failure = await run(server, exchange, sink, asked.turn)
-    asked.memory.keep(asked.wish, sink.answer.response)
-    return failure
+        return None
+    return await run(server, exchange, sink, asked.turn)
 
 
 async def answer(
@@ -101,5 +103,5 @@ async def answer(
         result = sink.result()
     else:
         result = await run(server, exchange, sink, asked.turn)
-    asked.memory.keep(asked.wish, result.body)
+    asked.keep(sink.answer)
     return result.body, result.headers

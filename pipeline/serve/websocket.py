@@ -179,11 +179,12 @@ class ResponsesSocket:
             await enter(self._server, exchange, evolve(asked.turn, stream=True)),
             self._server.metrics.streams.track_inprogress(),
         ):
-            sink = writer.sink = ResponsesMessages(asked.options, writer.write)
+            sink = writer.sink = ResponsesMessages(asked.options, writer.write, at_end=asked.keep)
             exchange.answer = sink.answer
             work = partial(tell, self._server, exchange, asked, sink)
             failure = await writer.run(work)
-        self._keep(memory.stored(wish, sink.answer.response))
+        answer = sink.answer
+        self._keep(memory.stored(asked.wish, answer.response, answer.withheld))
         return failure
 
     def _read(self, text: str) -> Json:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from attrs import frozen
+from attrs import field, frozen
 
-from pipeline.loose_json import Json
+from pipeline.loose_json import Json, text_of
 
 
 @frozen
@@ -21,11 +21,17 @@ class StoredResponse:
     input_items: tuple[Json, ...]
     """What this request added to the conversation, each with an id."""
     previous: str | None = None
+    withheld: Mapping[str, str] = field(factory=dict[str, str])
+    """Sealed reasoning that the client did not ask to see, by the id of its item."""
 
     @property
     def items(self) -> tuple[Json, ...]:
-        """What this exchange adds to the conversation: the input, then the output."""
-        return (*self.input_items, *self.response.get("output", ()))
+        """What this exchange adds to the conversation: the input, then the whole output."""
+        return (*self.input_items, *map(self._whole, self.response.get("output", ())))
+
+    def _whole(self, item: Json) -> Json:
+        sealed = self.withheld.get(text_of(item.get("id")))
+        return item if sealed is None else {**item, "encrypted_content": sealed}
 
 
 class ResponseStore(Protocol):

@@ -24,15 +24,22 @@ IN_MEMORY: Final = ":memory:"
 WAIT_FOR_LOCK: Final = 5.0
 MOST_WAITING: Final = 10_000
 """How many responses may wait to be written; more are not kept, which beats a full memory."""
+LAYOUT: Final = 2
+OTHER_LAYOUT: Final = f"""
+DROP TABLE IF EXISTS responses;
+DROP TABLE IF EXISTS items;
+PRAGMA user_version = {LAYOUT};
+"""
+"""What a file of another version kept is forgotten, as it would be in time."""
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS responses (
     id TEXT PRIMARY KEY, owner TEXT NOT NULL, kept REAL NOT NULL, size INTEGER NOT NULL,
-    previous TEXT, response BLOB NOT NULL, input BLOB NOT NULL
+    previous TEXT, response BLOB NOT NULL, input BLOB NOT NULL, withheld BLOB NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS by_age ON responses (kept);
 CREATE TABLE IF NOT EXISTS items (
     id TEXT NOT NULL, owner TEXT NOT NULL, response TEXT NOT NULL, item BLOB NOT NULL,
-    PRIMARY KEY (id, owner)
+    PRIMARY KEY (id, owner, response)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS by_response ON items (response);
 """
@@ -87,17 +94,14 @@ class SqliteStore:
 
     async def items(self, owner: str, item_ids: Sequence[str]) -> dict[str, Json]:
         wanted = set(item_ids)
-        found = {
-            text_of(item.get("id")): item
-            for stored in self._waiting.values()
-            if stored.owner == owner
-            for item in stored.items
-            if item.get("id") in wanted
-        }
-        missing = [item_id for item_id in item_ids if item_id not in found]
-        if missing:
-            found |= await self._in_thread(partial(self._read_items, owner, missing))
-        return found
+        found: dict[str, Json] = {}
+        for stored in self._waiting.values():
+            if stored.owner == owner:
+                for item in stored.items:
+                    if item.get("id") in wanted:
+                        found.setdefault(text_of(item.get("id")), item)
+        # Who sends an item again may leave some of it out: it counts as it was kept first.
+        return found | await self._in_thread(partial(self._read_items, owner, item_ids))
 
     # -- writing, behind everybody's back --------------------------------------------------------
 
@@ -134,11 +138,12 @@ class SqliteStore:
         now = time.time()
         with self._database:
             for stored in batch:
-                response, given = _encode(stored.response), _encode(stored.input_items)
-                row = (stored.response_id, stored.owner, now, len(response) + len(given))
+                parts = (stored.response, stored.input_items, stored.withheld)
+                written = [_encode(part) for part in parts]
+                row = (stored.response_id, stored.owner, now, sum(map(len, written)))
                 self._database.execute(
-                    "INSERT OR REPLACE INTO responses VALUES (?,?,?,?,?,?,?)",
-                    (*row, stored.previous, response, given),
+                    "INSERT OR REPLACE INTO responses VALUES (?,?,?,?,?,?,?,?)",
+                    (*row, stored.previous, *written),
                 )
                 self._database.executemany(
                     "INSERT OR REPLACE INTO items VALUES (?,?,?,?)",
@@ -177,21 +182,25 @@ class SqliteStore:
 
     def _read(self, response_id: str) -> StoredResponse | None:
         row: Any = self._database.execute(
-            "SELECT owner, previous, response, input FROM responses WHERE id = ? AND kept >= ?",
+            "SELECT owner, previous, response, input, withheld FROM responses "
+            "WHERE id = ? AND kept >= ?",
             (response_id, time.time() - self._bounds.seconds),
         ).fetchone()
         if row is None:
             return None
-        owner, previous, response, given = row
+        owner, previous, *written = row
+        response, given, withheld = map(_decode, written)
         return StoredResponse(
-            response_id, owner, dict(as_json(_decode(response))), tuple(_decode(given)), previous
+            response_id, owner, dict(as_json(response)), tuple(given), previous, withheld
         )
 
-    def _read_items(self, owner: str, item_ids: list[str]) -> dict[str, Json]:
+    def _read_items(self, owner: str, item_ids: Sequence[str]) -> dict[str, Json]:
         found: dict[str, Json] = {}
         for item_id in item_ids:
             row: Any = self._database.execute(
-                "SELECT item FROM items WHERE id = ? AND owner = ?", (item_id, owner)
+                "SELECT item FROM items JOIN responses ON responses.id = items.response "
+                "WHERE items.id = ? AND items.owner = ? ORDER BY kept LIMIT 1",
+                (item_id, owner),
             ).fetchone()
             if row is not None:
                 found[item_id] = as_json(_decode(row[0]))
@@ -227,6 +236,8 @@ def _connect(path: str) -> sqlite3.Connection:
         database = sqlite3.connect(path, timeout=WAIT_FOR_LOCK, check_same_thread=False)
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=NORMAL")
+        if database.execute("PRAGMA user_version").fetchone() != (LAYOUT,):
+            database.executescript(OTHER_LAYOUT)
         database.executescript(SCHEMA)
     except (OSError, sqlite3.Error) as error:
         raise UsageError(
