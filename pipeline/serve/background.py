@@ -10,6 +10,7 @@ from attrs import Factory, define
 from quart import Response
 
 from pipeline.errors import Failure, ProxyError
+from pipeline.loose_json import Json
 from pipeline.serve.answers import json_response
 from pipeline.serve.exchange import Exchange
 from pipeline.serve.streaming import BUG
@@ -60,34 +61,41 @@ async def begin(
 async def _work(server: Server, exchange: Exchange, asked: Asked, job: Job) -> None:
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(request_id=exchange.request_id)
-    last = _state(asked, "cancelled")
+    last: dict[str, Any] | None = _state(asked, "cancelled")
     try:
         with job.scope:
             last = await _make(server, exchange, asked)
     finally:
-        asked.memory.keep(asked.wish, last)
+        if last is not None:
+            asked.memory.keep(asked.wish, last)
         del server.jobs[asked.options.response_id]
         job.over.set()
         server.finish(exchange)
 
 
-async def _make(server: Server, exchange: Exchange, asked: Asked) -> dict[str, Any]:
+async def _make(server: Server, exchange: Exchange, asked: Asked) -> dict[str, Any] | None:
+    """Make a response and remember it; one that failed is only returned."""
     from pipeline.serve.asking import enter  # noqa: PLC0415
     from pipeline.serve.responses import answer  # noqa: PLC0415  # each needs the other
 
     try:
         with await enter(server, exchange, asked.turn):
             asked.memory.keep(asked.wish, _state(asked, "in_progress"))
-            body, _ = await answer(server, exchange, asked)
-            return body
+            await answer(server, exchange, asked)
+            return None
     except ProxyError as error:
         exchange.failure = error.failure
     except Exception:  # noqa: BLE001  # a bug must not take the server along
         _log.exception("a response in the background broke")
         exchange.failure = BUG
     failure = exchange.failure
-    told = {"code": error_code(failure), "message": error_message(failure)}
-    return response_object(asked.options, "failed", error=told)
+    return as_failed(response_object(asked.options, "failed"), failure)
+
+
+def as_failed(response: Json, failure: Failure) -> dict[str, Any]:
+    """A response with the failure that it ended with."""
+    error = {"code": error_code(failure), "message": error_message(failure)}
+    return {**response, "status": "failed", "error": error}
 
 
 def _state(asked: Asked, status: str) -> dict[str, Any]:

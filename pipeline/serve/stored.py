@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from attrs import evolve
 from quart import Response, request
 
 from pipeline.errors import Failure, ProxyError
 from pipeline.loose_json import text_of
 from pipeline.serve.answers import here, json_response
-from pipeline.serve.remembered import unknown_response
+from pipeline.serve.background import as_failed
+from pipeline.serve.remembered import UNFINISHED, unknown_response
 from pipeline.store.responses import StoredResponse
 
 if TYPE_CHECKING:
@@ -17,11 +19,15 @@ if TYPE_CHECKING:
 
 USUAL_PAGE: Final = 20
 LARGEST_PAGE: Final = 100
+PAGES: Final = frozenset(map(str, range(1, LARGEST_PAGE + 1)))
+ABANDONED: Final = Failure("the server ended while it made this response; send the request again")
 
 
 def add_routes(server: Server) -> None:
     @server.get("/v1/responses/<response_id>")
     async def show(response_id: str) -> Response:
+        if request.args.get("stream", "").lower() in {"1", "true"}:
+            raise ProxyError(_wrong("stream", "cannot be had of a stored response; poll it"))
         return json_response((await _found(server, response_id)).response)
 
     @server.delete("/v1/responses/<response_id>")
@@ -54,9 +60,12 @@ def add_routes(server: Server) -> None:
 
 
 async def _found(server: Server, response_id: str) -> StoredResponse:
+    being_made = response_id in server.jobs  # looked up first: at its end it is kept, then gone
     stored = await server.store.get(here().caller, response_id)
     if stored is None:
         raise ProxyError(unknown_response(response_id))
+    if stored.response.get("status") in UNFINISHED and not being_made:
+        return evolve(stored, response=as_failed(stored.response, ABANDONED))
     return stored
 
 
@@ -64,7 +73,7 @@ def _page(items: list[dict[str, Any]]) -> dict[str, Any]:
     """The part of a list that the query asks for, newest first unless it says otherwise."""
     order = _one_of("order", ("asc", "desc"), "desc")
     limit = request.args.get("limit", str(USUAL_PAGE))
-    if not limit.isascii() or not limit.isdecimal() or not 1 <= int(limit) <= LARGEST_PAGE:
+    if limit not in PAGES:
         raise ProxyError(_wrong("limit", f"must be a number from 1 to {LARGEST_PAGE}"))
     if order == "desc":
         items.reverse()
