@@ -118,17 +118,22 @@ class Listening:
         self._server.stopping.set()
         await self._context.terminated.set()  # connections that are idle close now
         if not await self._quiet_within(self._grace):
-            _log.warning("ending answers that take too long", connections=len(self._streams))
+            _log.warning("ending answers that take too long", **self._left())
         self._server.time_is_up.set()
         if not await self._quiet_within(LAST_WORDS):
-            _log.warning("hanging up", connections=len(self._streams))
+            _log.warning("hanging up", **self._left())
+
+    def _left(self) -> dict[str, int]:
+        return {"connections": len(self._streams), "background": len(self._server.jobs)}
 
     async def _quiet_within(self, seconds: float) -> bool:
-        if self._streams:
-            with trio.move_on_after(seconds):
+        with trio.move_on_after(seconds):
+            if self._streams:
                 self._last_left = trio.Event()
                 await self._last_left.wait()
-        return not self._streams
+            for job in list(self._server.jobs.values()):
+                await job.over.wait()
+        return not self._streams and not self._server.jobs
 
 
 class ServingConfig(Config):

@@ -14,7 +14,7 @@ from pipeline.errors import only_member
 from pipeline.serve.app import Remembers, Server, create_app
 from pipeline.serve.auth import Keys, check_exposure
 from pipeline.serve.door import Door, open_door
-from pipeline.serve.listening import LAST_WORDS, Listening, bind
+from pipeline.serve.listening import Listening, bind
 from pipeline.serve.sealed import Sealed
 from pipeline.settings import Settings
 from pipeline.store.seal import Seal
@@ -64,9 +64,6 @@ async def serving(
                     host = f"[{settings.host}]" if ":" in settings.host else settings.host
                     yield Running(f"http://{host}:{port}", server)
                     stop.set()
-                with trio.move_on_after(LAST_WORDS):
-                    for job in list(server.jobs.values()):
-                        await job.over.wait()
                 jobs.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise only_member(group) from None
