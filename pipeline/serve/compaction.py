@@ -65,7 +65,12 @@ def summarising(server: Server, wish: ResponsesRequest, earlier: Sequence[Json])
     content = [{"type": "input_text", "text": ASK_FOR_SUMMARY}]
     asked = {"type": "message", "role": "user", "content": content}
     return evolve(
-        turn, items=(*turn.items, asked), tools=(), tool_choice="none", output_schema=None
+        turn,
+        items=(*turn.items, asked),
+        tools=(),
+        tool_choice="none",
+        output_schema=None,
+        output_mode="auto",  # whatever the summary quotes, it is no call
     )
 
 
