@@ -43,13 +43,17 @@ class Outlet:
         self._ended = trio.Event()
         self._committed = False
         self._early: Failure | None = None
+        self._unsent = b""
+        """What waits for the head."""
         self._last_sent = 0.0
 
     async def write(self, data: bytes) -> None:
-        """Send some whole events."""
+        """Send some whole events. Once given, they go out, even if the caller is cancelled."""
+        self._unsent += data
         if self._send is None:
             self._first.set()
             await self._opened.wait()
+        data, self._unsent = self._unsent, b""
         if not self._exchange.first_byte:
             self._exchange.first_byte = trio.current_time()
         await self._body(data)
@@ -105,7 +109,8 @@ class Outlet:
     async def _body(self, data: bytes) -> None:
         assert self._send is not None  # noqa: S101
         self._last_sent = trio.current_time()
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        with trio.CancelScope(shield=True):  # events are numbered: none may be missing
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
 
 class StreamedResponse(Response):
