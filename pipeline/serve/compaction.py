@@ -14,11 +14,12 @@ from pipeline.events import Failed, TextDelta, Usage
 from pipeline.loose_json import Json
 from pipeline.requests.responses import CompactRequest, ResponsesRequest
 from pipeline.serve.answers import here, json_response
-from pipeline.serve.asking import enter, told_about
+from pipeline.serve.asking import enter, log_answer, told_about
 from pipeline.serve.exchange import Exchange
 from pipeline.turn import Turn
 from sinks.collect import Collect
-from sinks.responses import unique_id, usage_object
+from sinks.responses import ResponsesOptions, unique_id
+from sinks.responses_answer import ResponsesAnswer
 
 if TYPE_CHECKING:
     from pipeline.serve.app import Server
@@ -49,13 +50,18 @@ def add_routes(server: Server) -> None:
         turn = summarising(server, wish, earlier)
         with await enter(server, exchange, turn):
             short = await compacted(server, exchange, turn)
+        answer = exchange.answer = ResponsesAnswer(ResponsesOptions())
+        for usage in short.usage:
+            answer.count(usage)
+        answer.whole([short.item])
         body = {
             "id": unique_id("resp"),
             "object": "response.compaction",
             "created_at": int(time.time()),
-            "output": [short.item],
-            "usage": usage_object(short.usage),
+            "output": answer.output,
+            "usage": answer.usage(),
         }
+        log_answer(server, body)
         return json_response(body, headers=headers)
 
 

@@ -75,7 +75,9 @@ def said(turn: Turn) -> list[str]:
 def _told(item: Json) -> str:
     match item["type"]:
         case "message":
-            return f"{item['role']}: {item['content'][0]['text']}"
+            content = item["content"]
+            words = content if isinstance(content, str) else content[0]["text"]
+            return f"{item['role']}: {words}"
         case "function_call":
             return f"call {item['call_id']}"
         case "function_call_output":
