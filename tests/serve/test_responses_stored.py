@@ -264,6 +264,16 @@ async def test_reasoning_comes_back_to_the_model_whether_it_was_shown_or_not(str
             assert said(door.asked[-1]) == whole
 
 
+async def test_reasoning_whose_seal_came_late_comes_back_sealed() -> None:
+    late: Script = (ReasoningDelta("Hm.", item_id="rs_b"), TextDelta("42"), SEALED, TurnEnd())
+    door = ScriptedDoor(late)
+    async with served(door) as here:
+        told = await respond(here, "A", stream=True)
+        await respond(here, "B", previous_response_id=told["id"])
+    assert "encrypted_content" not in str(told)
+    assert said(door.asked[-1])[1:3] == ["reasoning sealed-1", "assistant: 42"]
+
+
 @pytest.mark.parametrize("written", [True, False])
 async def test_reasoning_is_referred_to_whether_it_was_shown_or_not(written: bool) -> None:
     door = ScriptedDoor(THOUGHT)

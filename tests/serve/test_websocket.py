@@ -12,7 +12,7 @@ import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, open_websocket_url
 
 from pipeline.errors import Failure
-from pipeline.events import TextDelta, TurnEnd
+from pipeline.events import ReasoningItem, TextDelta, TurnEnd
 from pipeline.serve import websocket
 from pipeline.serve.exchange import Exchange
 from sinks.responses import ResponsesOptions
@@ -289,3 +289,29 @@ async def test_a_flood_of_requests_is_hung_up_on() -> None:
             await socket.get_message()
         assert socket.closed is not None
         assert socket.closed.code == 1008
+
+
+async def test_reasoning_that_was_not_shown_comes_back_to_the_model_unstored() -> None:
+    thought = ReasoningItem("rs_b", ("Hm.",), "sealed-1")
+    door = ScriptedDoor((thought, *HELLO))
+    async with served(door) as here, spoken(here) as socket:
+        await say(socket, [user("A")])
+        first = check_events(await heard(socket))
+        await say(socket, [user("B")], previous_response_id=first["id"])
+        check_events(await heard(socket))
+    assert "encrypted_content" not in first["output"][0]
+    assert door.asked[-1].items[1]["encrypted_content"] == "sealed-1"
+
+
+async def test_a_reference_is_remembered_as_what_it_stands_for() -> None:
+    door = ScriptedDoor(HELLO)
+    async with served(door) as here, spoken(here) as socket:
+        await say(socket, [user("A")], store=True)
+        kept = check_events(await heard(socket))
+        reference = {"type": "item_reference", "id": kept["output"][0]["id"]}
+        await say(socket, [reference, user("B")])
+        second = check_events(await heard(socket))
+        await say(socket, [user("C")], previous_response_id=second["id"])
+        check_events(await heard(socket))
+    words = [item["content"][0]["text"] for item in door.asked[-1].items]
+    assert words == ["Hello, world", "B", "Hello, world", "C"]

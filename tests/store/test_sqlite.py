@@ -146,3 +146,47 @@ async def test_a_store_that_cannot_write_goes_on(monkeypatch: pytest.MonkeyPatch
 def test_an_exchange_adds_its_input_and_then_its_output() -> None:
     items: list[Json] = list(kept().items)
     assert [item["id"] for item in items] == ["msg_in1", "msg_out1"]
+
+
+# -- what is kept and not shown --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("written", [False, True])
+async def test_what_is_withheld_from_the_client_is_part_of_the_items(
+    place: str, written: bool
+) -> None:
+    async with open_store(place) as store:
+        store.put(kept(withheld={"msg_out1": "sealed"}))
+        if written:
+            await store.until_written()
+        found = await store.get("alice", "resp_1")
+        assert found == kept(withheld={"msg_out1": "sealed"})
+        assert "encrypted_content" not in found.response["output"][0]
+        items = await store.items("alice", ["msg_in1", "msg_out1"])
+    assert items["msg_out1"]["encrypted_content"] == found.items[1]["encrypted_content"] == "sealed"
+    assert "encrypted_content" not in items["msg_in1"]
+
+
+@pytest.mark.parametrize("written", [False, True])
+async def test_an_item_counts_as_it_was_kept_first(place: str, written: bool) -> None:
+    async with open_store(place) as store:
+        store.put(kept(withheld={"msg_out1": "sealed"}))
+        if written:
+            await store.until_written()
+        store.put(kept(2, input_items=tuple(kept().response["output"])))
+        assert (await store.items("alice", ["msg_out1"]))["msg_out1"].get("encrypted_content")
+        await store.delete("alice", "resp_2")
+        assert (await store.items("alice", ["msg_out1"]))["msg_out1"].get("encrypted_content")
+
+
+async def test_a_file_of_another_layout_is_begun_anew(tmp_path: Path) -> None:
+    place = str(tmp_path / "store.sqlite3")
+    with sqlite3.connect(place) as database:
+        database.execute("CREATE TABLE responses (id TEXT PRIMARY KEY, owner TEXT NOT NULL)")
+        database.execute("INSERT INTO responses VALUES ('resp_1', 'alice')")
+    database.close()
+    async with open_store(place) as store:
+        assert await store.get("alice", "resp_1") is None
+        store.put(kept())
+    async with open_store(place) as store:
+        assert await store.get("alice", "resp_1") == kept()
