@@ -269,6 +269,7 @@ class Writer:
                 # one numbered now would overtake them.
                 self._last = trio.current_time()
             elif trio.current_time() >= self._last + self._silence:
+                self._last = trio.current_time()  # also when there is nothing left to say
                 async with self._in_order:
                     for frame in self.sink.keepalive():
                         await self._write(frame)

@@ -160,6 +160,7 @@ async def test_what_is_withheld_from_the_client_is_part_of_the_items(
         if written:
             await store.until_written()
         found = await store.get("alice", "resp_1")
+        assert found is not None
         assert found == kept(withheld={"msg_out1": "sealed"})
         assert "encrypted_content" not in found.response["output"][0]
         items = await store.items("alice", ["msg_in1", "msg_out1"])
