@@ -276,3 +276,15 @@ def test_the_body_of_a_failure_is_the_one_every_client_knows() -> None:
 )
 def test_an_answer_cut_by_a_limit_is_told_from_an_error(message: str, reason: str | None) -> None:
     assert incomplete_reason(message) == reason
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ("status 401: bad key, url: http://10.0.0.7:4/v1/responses", "status 401: bad key"),
+        ("bad key, url: http://a/b, request id: r1", "bad key, request id: r1"),
+        ("read the curl: it is fine", "read the curl: it is fine"),
+    ],
+)
+def test_a_client_is_not_told_where_the_upstream_is(told: str, shown: str) -> None:
+    assert codex_failure({"message": told, "codexErrorInfo": "other"}).message == shown

@@ -200,7 +200,7 @@ async def _refused(failure: Failure) -> Response:
     response = json_response(failure.body(), failure.status)
     if failure.retry_after is not None:
         response.headers["Retry-After"] = str(max(1, ceil(failure.retry_after)))
-    if failure.status in HOPELESS:
+    if failure.status in HOPELESS or failure.code == "insufficient_quota":
         response.headers["x-should-retry"] = "false"
     if failure.status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"

@@ -55,6 +55,8 @@ _BY_RPC_CODE: Final[dict[int, tuple[int, str, str]]] = {
 _RETRYABLE: Final = frozenset({429, 503})
 _STATUS: Final = re.compile(r"unexpected status (\d{3})\b")
 _INCOMPLETE: Final = re.compile(r"Incomplete response returned, reason: (\w+)")
+_ADDRESS: Final = re.compile(r", url: \S+?(?=[,;)]|\s|$)")
+"""Where the backend's upstream is: of no use to a client, and none of its business."""
 _TRY_AGAIN: Final = re.compile(
     r"try again in ((?:\d{1,9}(?:\.\d{1,9})? ?(?:ms|s|m|h) ?)+)", re.IGNORECASE
 )
@@ -136,7 +138,7 @@ def _upstream_body(message: str) -> Failure | None:
 def _failure(known: tuple[int, str, str], message: str, param: str | None = None) -> Failure:
     status, kind, code = known
     retry_after = _retry_after(message) if status in _RETRYABLE else None
-    return Failure(message, status, kind, code, param, retry_after)
+    return Failure(_ADDRESS.sub("", message), status, kind, code, param, retry_after)
 
 
 def _retry_after(message: str) -> float | None:

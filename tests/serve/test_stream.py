@@ -283,6 +283,12 @@ async def test_a_backend_that_refuses_a_turn_is_heard(stream: bool) -> None:
     assert answer.json() == busy.body()
 
 
+async def test_a_spent_quota_is_not_asked_for_again() -> None:
+    spent = Failure("spent", status=429, type="insufficient_quota", code="insufficient_quota")
+    async with served(ScriptedDoor((ProxyError(spent),))) as here:
+        assert (await here.ask()).headers["x-should-retry"] == "false"
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_bug_is_a_500_that_tells_nothing_and_the_server_goes_on(stream: bool) -> None:
     turns = [(ValueError("a secret of ours"),), HELLO]
