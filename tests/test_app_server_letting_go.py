@@ -17,6 +17,7 @@ from pipeline.settings import Settings
 from pipeline.stage import Receive
 from pipeline.turn import Turn
 from sources.app_server import session as session_module
+from sources.app_server.client import CALMING, MOST_LEAVING, AppServerClient
 from sources.app_server.held import HoldingOptions
 from sources.app_server.place import Bounds
 from sources.app_server.turns import AppServerTurn
@@ -339,3 +340,36 @@ async def test_a_held_turn_is_forgotten_when_its_backend_dies(tmp_path: Path) ->
         await play(child.pool, "TEXT !die")
         await child.until(lambda: len(child.pids) == 2 and child.server.ready)
         assert len(child.pool.held) == 0
+
+
+async def test_a_new_turn_waits_while_too_many_old_ones_are_let_go_of(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    client = AppServerClient(Silent())
+    for _ in range(MOST_LEAVING + 1):
+        client.begin_leaving()
+    began = trio.current_time()
+    await client.until_calm()
+    assert trio.current_time() - began == pytest.approx(CALMING)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.until_calm)
+        await trio.testing.wait_all_tasks_blocked()
+        client.end_leaving()
+    assert trio.current_time() - began == pytest.approx(CALMING)
+
+
+class Silent:
+    """A connection on which nothing is ever said."""
+
+    async def receive(self) -> list[bytes]:
+        await trio.sleep_forever()
+        return []
+
+    async def send(self, message: bytes) -> None:
+        return
+
+    def memory(self) -> int | None:
+        return None
+
+    async def aclose(self) -> None:
+        return

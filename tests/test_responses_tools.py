@@ -81,8 +81,11 @@ def test_the_tools_of_a_namespace_get_names_of_both() -> None:
         ([space("a", SEARCH), space("b", SEARCH)], ["a__search", "b__search"]),
         ([space("mcp__a__", SEARCH)], ["mcp__a__search"]),
         ([space("my notes", SEARCH)], ["my_notes__search"]),
-        ([space("a", SEARCH), {**SEARCH, "name": "a__search"}], ["a__search_2", "a__search"]),
-        ([space("a b", SEARCH), space("a.b", SEARCH)], ["a_b__search", "a_b__search_2"]),
+        (
+            [space("a", SEARCH), {**SEARCH, "name": "a__search"}],
+            ["a__search_eeafdbe4", "a__search"],
+        ),
+        ([space("a b", SEARCH), space("a.b", SEARCH)], ["a_b__search", "a_b__search_69cdf25a"]),
         ([space("a", READ), space("a", SEARCH)], ["a__read", "a__search"]),
         ([space("a", {"type": "mcp"}, READ)], ["a__read"]),
     ],
@@ -234,3 +237,10 @@ def test_the_operators_word_on_parallel_calls_wins() -> None:
     body = {"model": "gpt-5", "input": "Hello.", "parallel_tool_calls": True}
     one = Settings(parallel_tool_calls="false")
     assert not ResponsesRequest.from_json(body).turn(one).parallel_tool_calls
+
+
+def test_very_many_tools_that_sound_alike_are_told_apart_in_no_time() -> None:
+    members = [{**SEARCH, "name": f"x{chr(0x4E00 + number)}"} for number in range(3_000)]
+    body = {"model": "m", "input": "Hi", "tools": [space("a", *members)]}
+    turn = ResponsesRequest.from_json(body).turn()
+    assert len({tool.name for tool in turn.tools}) == 3_000

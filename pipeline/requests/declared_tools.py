@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from typing import Final, Literal, TypeAlias
 
-from attrs import field, frozen
+from attrs import Factory, field, frozen
 
 from pipeline.custom_tools import PARAMETERS
 from pipeline.loose_json import Json
@@ -147,6 +147,10 @@ class Toolbox:
     """
 
     _tools: Mapping[Key, Tool] = field(factory=dict[Key, Tool])
+    _alike: Mapping[str, list[str]] = Factory(
+        lambda self: _by_own_name(self._tools), takes_self=True
+    )
+    """The names of the tools that have one own name, in whatever namespaces."""
 
     @property
     def by_name(self) -> dict[str, Tool]:
@@ -165,8 +169,15 @@ class Toolbox:
             return found.name
         if namespace is not None:
             return joined(namespace, name)
-        alike = [tool.name for (_, own), tool in self._tools.items() if own == name]
+        alike = self._alike.get(name, [])
         return alike[0] if len(alike) == 1 else name
+
+
+def _by_own_name(tools: Mapping[Key, Tool]) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = {}
+    for (_, own), tool in tools.items():
+        names.setdefault(own, []).append(tool.name)
+    return names
 
 
 def toolbox(lists: Mapping[str, Sequence[Declared]]) -> Toolbox:
@@ -206,18 +217,22 @@ def joined(namespace: str, name: str) -> str:
     whole = _OTHER.sub("_", f"{namespace}{link}{name}")
     if len(whole) <= LONGEST_JOINED:
         return whole
-    mark = hashlib.sha256(f"{namespace}\0{name}".encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{whole[: LONGEST_JOINED - 9]}_{mark}"
+    return _marked(whole, f"{namespace}\0{name}")
+
+
+def _marked(name: str, mark: str) -> str:
+    digest = hashlib.sha256(mark.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{name[: LONGEST_JOINED - 9]}_{digest}"
 
 
 def _named(key: Key, tool: Tool, taken: set[str]) -> Tool:
     space, own = key
     if space is None:
         return tool
-    name, again = joined(space, own), Counter[str]()
-    while name in taken:
-        again[own] += 1
-        name = joined(space, f"{own}_{again[own] + 1}")
+    name = plain = joined(space, own)
+    tries = count(1)
+    while name in taken:  # a mark of its own: counting up would be slow where many are alike
+        name = _marked(plain, f"{space}\0{own}\0{next(tries)}")
     taken.add(name)
     return Tool(
         name,

@@ -173,7 +173,8 @@ def chosen(tools: Mapping[str, Tool], choice: Choice) -> Offer:
                 choice.at, f"is {name!r:.150}, which is not declared; there are: {known:.500}"
             )
     if choice.allowed is not None:
-        tools = {name: tool for name, tool in tools.items() if name in choice.allowed}
+        allowed = frozenset(choice.allowed)
+        tools = {name: tool for name, tool in tools.items() if name in allowed}
     if choice.mode == "required" and not tools:
         raise refusal(choice.at, "asks for a call, but there is no function to call; send tools")
     named = None if choice.named is None else NamedTool(choice.named)

@@ -52,7 +52,13 @@ class Admission:
     def waiting(self) -> int:
         return sum(map(len, self._queues.values()))
 
-    async def enter(self, key: str, turns: int = 1) -> ExitStack:
+    def check(self, key: str) -> None:
+        """Count a request that will enter later; ProxyError where it could not even wait."""
+        self._spend(key)
+        if key in self._queues or not self._fits(key, 1):
+            self._check_queue(key)
+
+    async def enter(self, key: str, turns: int = 1, *, counted: bool = False) -> ExitStack:
         """A place for so many turns, waited for in line; closing it gives it back.
 
         ProxyError where there is none.
@@ -60,16 +66,21 @@ class Admission:
         limits = self._limits
         # More than there is at all must still fit one day.
         weight = max(1, min(turns, limits.concurrency, limits.per_key))
-        self._spend(key)
+        if not counted:
+            self._spend(key)
         if key not in self._queues and self._fits(key, weight):
             self._running[key] += weight
             return self._seat(key, weight)
+        self._check_queue(key)
+        return await self._wait(_Waiting(key, weight))
+
+    def _check_queue(self, key: str) -> None:
+        limits = self._limits
         share = ceil(limits.queue / max(1, limits.keys))
         if len(self._queues.get(key, ())) >= share:
             raise _too_many(f"{limits.per_key} requests of this key run and {share} wait already")
         if self.waiting >= limits.queue:
             raise _overloaded(f"{self.waiting} requests wait already")
-        return await self._wait(_Waiting(key, weight))
 
     async def _wait(self, me: _Waiting) -> ExitStack:
         self._queues.setdefault(me.key, deque()).append(me)

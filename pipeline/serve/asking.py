@@ -52,8 +52,7 @@ SinkT = TypeVar("SinkT", bound=StreamSink)
 
 def told_about(server: Server, wish: Wish, mode: OutputMode) -> dict[str, str]:
     """The headers that tell how a request was understood; strict ones are refused instead."""
-    strict = request.headers.get("x-proxy-strict", "").strip().lower() in {"1", "true"}
-    if strict or server.options.strict_params:
+    if is_strict(server, request.headers.get("x-proxy-strict", "")):
         wish.refuse_ignored()
     headers = {
         "x-proxy-output-mode": mode,
@@ -64,9 +63,18 @@ def told_about(server: Server, wish: Wish, mode: OutputMode) -> dict[str, str]:
     return headers
 
 
+def is_strict(server: Server, header: str) -> bool:
+    """Whether parameters without effect are refused, by the operator's wish or the client's."""
+    return server.options.strict_params or header.strip().lower() in {"1", "true"}
+
+
 def wished_output_mode() -> OutputMode | None:
     """The output mode that the request's header asks for."""
-    wished = request.headers.get("x-proxy-output-mode", "").strip().lower()
+    return output_mode_from(request.headers.get("x-proxy-output-mode", ""))
+
+
+def output_mode_from(header: str) -> OutputMode | None:
+    wished = header.strip().lower()
     if not wished:
         return None
     for mode in get_args(OutputMode):
@@ -84,13 +92,15 @@ def wished_output_mode() -> OutputMode | None:
     )
 
 
-async def enter(server: Server, exchange: Exchange, turn: Turn, turns: int = 1) -> ExitStack:
+async def enter(
+    server: Server, exchange: Exchange, turn: Turn, turns: int = 1, *, counted: bool = False
+) -> ExitStack:
     """A place for a request that is understood; what is told of it is noted."""
     exchange.model, exchange.stream = turn.model, bool(turn.stream)
     exchange.facts["mode"] = server.options.output_mode_for(turn)
     exchange.facts |= {"messages": len(turn.items), "tools": len(turn.tools), "n": turns}
     exchange.parsed = trio.current_time()
-    place = await server.admission.enter(exchange.caller, turns)
+    place = await server.admission.enter(exchange.caller, turns, counted=counted)
     exchange.admitted = trio.current_time()
     return place
 

@@ -49,7 +49,8 @@ class Keys:
                 if separator:
                     raise UsageError(f"{source}: {name!r} has no key; write it as {name}:KEY")
                 continue
-            name = name or f"key-{len(keys) + 1}"
+            # By its hash and not by its place: what a key owns must not pass to its neighbour.
+            name = name or f"key-{_digest(key).hex()[:8]}"
             if name in keys:
                 raise UsageError(f"{source}: two keys are named {name!r}; names must differ")
             keys[name] = key

@@ -47,6 +47,7 @@ async def begin(
                 param="stream",
             )
         )
+    server.admission.check(exchange.caller)
     queued = _state(asked, "queued")
     asked.memory.keep(asked.wish, queued)
     job = Job(exchange.caller)
@@ -79,7 +80,7 @@ async def _make(server: Server, exchange: Exchange, asked: Asked) -> dict[str, A
     from pipeline.serve.responses import answer  # noqa: PLC0415  # each needs the other
 
     try:
-        with await enter(server, exchange, asked.turn):
+        with await enter(server, exchange, asked.turn, counted=True):
             asked.memory.keep(asked.wish, _state(asked, "in_progress"))
             await answer(server, exchange, asked)
             return None

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from pipeline.errors import Failure, ProxyError
 from pipeline.loose_json import Json, text_of
 from pipeline.requests.responses import ResponsesRequest
-from pipeline.requests.stand_ins import COMPACTIONS
+from pipeline.requests.stand_ins import COMPACTIONS, sealed_in, with_opened
 from pipeline.requests.structure import refusal
 from pipeline.serve.sealed import Sealed
 from pipeline.store.responses import ResponseStore, StoredResponse
@@ -56,23 +56,24 @@ class Memory:
                 raise ProxyError(unknown_response(response_id, "previous_response_id"))
             if found.response.get("status") in UNFINISHED:
                 raise refusal("previous_response_id", "is still being made; wait for its end")
+            answered = found.items[len(found.input_items) :]
+            cut = [at for at, item in enumerate(answered) if item.get("type") in COMPACTIONS]
+            if cut:  # a conversation that was compacted goes on from there
+                parts.append(answered[cut[-1] :])
+                break
             parts.append(found.items)
             response_id = found.previous
-        items = [item for part in reversed(parts) for item in part]
-        return self._after_compaction(items)
+        else:
+            raise refusal("previous_response_id", "goes back too far; send the conversation itself")
+        return self._opened([item for part in reversed(parts) for item in part])
 
-    def _after_compaction(self, items: list[Json]) -> list[Json]:
-        """A conversation that was compacted on its way goes on from there."""
-        for at in reversed(range(len(items))):
-            if items[at].get("type") in COMPACTIONS:
-                content = text_of(items[at].get("encrypted_content"))
-                opened = self._sealed.open_all((content,), self.owner)
-                if content not in opened:
-                    raise refusal(
-                        "previous_response_id", "goes back to a compaction that cannot be opened"
-                    )
-                return [*opened[content], *items[at + 1 :]]
-        return items
+    def _opened(self, items: list[Json]) -> list[Json]:
+        """The items with what their compactions stand for."""
+        contents = sealed_in(items)
+        opened = self._sealed.open_all(contents, self.owner)
+        if not opened.keys() >= set(contents):
+            raise refusal("previous_response_id", "goes back to a compaction that cannot be opened")
+        return list(with_opened(items, opened))
 
     def keep(
         self, wish: ResponsesRequest, response: dict[str, Any], withheld: Withheld = NOTHING

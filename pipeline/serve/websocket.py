@@ -16,14 +16,14 @@ from pipeline.errors import Failure, ProxyError
 from pipeline.loose_json import Json, is_json
 from pipeline.requests.responses import ResponsesRequest
 from pipeline.requests.structure import refusal
-from pipeline.serve.asking import enter
+from pipeline.serve.asking import enter, is_strict, output_mode_from
 from pipeline.serve.body import MIB, parse, too_large
 from pipeline.serve.exchange import Exchange
 from pipeline.serve.remembered import Memory
 from pipeline.serve.responses import tell, understand
 from pipeline.serve.streaming import BUG
 from pipeline.store.responses import StoredResponse
-from pipeline.turn import Turn
+from pipeline.turn import OutputMode, Turn
 from sinks.responses_sse import ResponsesMessages
 
 if TYPE_CHECKING:
@@ -32,15 +32,14 @@ if TYPE_CHECKING:
 PATH: Final = "/v1/responses"
 MOST_WAITING: Final = 16
 MOST_KEPT: Final = 64 * MIB
+MOST_LINKS: Final = 10_000
 GOING_AWAY: Final = 1001
 POLICY: Final = 1008
-NO_OBJECT: Final = ProxyError(
-    Failure(
-        "the message is no object; send a response.create with a request in it",
-        status=400,
-        type="invalid_request_error",
-        code="invalid_request_error",
-    )
+NO_OBJECT: Final = Failure(
+    "the message is no object; send a response.create with a request in it",
+    status=400,
+    type="invalid_request_error",
+    code="invalid_request_error",
 )
 _encode: Final = msgspec.json.Encoder().encode
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -59,6 +58,7 @@ class ResponsesSocket:
             for name, value in scope["headers"]
         }
         self._caller = ""
+        self._mode: OutputMode | None = None
         self._waiting: deque[str] = deque()
         self._news = trio.Event()
         self._kept: dict[str, StoredResponse] = {}
@@ -83,6 +83,7 @@ class ResponsesSocket:
         if not len(server.keys):
             server.origins.check(headers.get("origin"), headers.get("host", ""))
         self._caller = server.keys.caller(headers.get("authorization"))
+        self._mode = output_mode_from(headers.get("x-proxy-output-mode", ""))
 
     async def _refuse(self, send: Any, failure: Failure) -> None:
         exchange = Exchange.of("GET", PATH, self._headers.get("x-request-id"))
@@ -174,7 +175,9 @@ class ResponsesSocket:
         wish = ResponsesRequest.from_json(_request(body))
         if wish.background:
             raise refusal("background", "cannot be had on a WebSocket; poll over HTTP")
-        asked = await understand(self._server, wish, memory, None)
+        if is_strict(self._server, self._headers.get("x-proxy-strict", "")):
+            wish.refuse_ignored()
+        asked = await understand(self._server, wish, memory, self._mode)
         with (
             await enter(self._server, exchange, evolve(asked.turn, stream=True)),
             self._server.metrics.streams.track_inprogress(),
@@ -194,7 +197,7 @@ class ResponsesSocket:
             raise too_large(limit)
         body = parse(data)
         if not is_json(body):
-            raise NO_OBJECT
+            raise ProxyError(NO_OBJECT)
         if body.get("type") != "response.create":
             raise refusal("type", "must be response.create")
         if self._server.options.log_content:
@@ -215,9 +218,13 @@ class ResponsesSocket:
         self._keep(memory.stored(wish, sink.answer.response))
 
     def _keep(self, stored: StoredResponse) -> None:
+        # Of a response that only this socket remembers, what was said is all that matters.
+        said = {name: stored.response.get(name) for name in ("id", "status", "output")}
+        stored = evolve(stored, response=said)
         size = len(_encode(stored.items))
         self._kept_bytes += size
-        if self._kept_bytes > MOST_KEPT:  # whoever builds on it is told to send everything again
+        if self._kept_bytes > MOST_KEPT or len(self._kept) >= MOST_LINKS:
+            # Whoever builds on what is forgotten is told to send everything again.
             self._kept.clear()
             self._kept_bytes = size
         self._kept[stored.response_id] = stored
@@ -270,8 +277,9 @@ class Writer:
                 self._last = trio.current_time()
             elif trio.current_time() >= self._last + self._silence:
                 self._last = trio.current_time()  # also when there is nothing left to say
+                frames = self.sink.keepalive()  # numbered before anybody else can come between
                 async with self._in_order:
-                    for frame in self.sink.keepalive():
+                    for frame in frames:
                         await self._write(frame)
 
     async def fail(self, failure: Failure) -> None:

@@ -98,7 +98,7 @@ class SqliteStore:
         for stored in self._waiting.values():
             if stored.owner == owner:
                 for item in stored.items:
-                    if item.get("id") in wanted:
+                    if text_of(item.get("id")) in wanted:
                         found.setdefault(text_of(item.get("id")), item)
         # Who sends an item again may leave some of it out: it counts as it was kept first.
         return found | await self._in_thread(partial(self._read_items, owner, item_ids))
@@ -140,19 +140,18 @@ class SqliteStore:
             for stored in batch:
                 parts = (stored.response, stored.input_items, stored.withheld)
                 written = [_encode(part) for part in parts]
-                row = (stored.response_id, stored.owner, now, sum(map(len, written)))
+                items = [
+                    (item_id, stored.owner, stored.response_id, _encode(item))
+                    for item in stored.items
+                    if (item_id := text_of(item.get("id")))
+                ]
+                size = sum(map(len, written)) + sum(len(item[-1]) for item in items)
+                row = (stored.response_id, stored.owner, now, size)
                 self._database.execute(
                     "INSERT OR REPLACE INTO responses VALUES (?,?,?,?,?,?,?,?)",
                     (*row, stored.previous, *written),
                 )
-                self._database.executemany(
-                    "INSERT OR REPLACE INTO items VALUES (?,?,?,?)",
-                    [
-                        (item_id, stored.owner, stored.response_id, _encode(item))
-                        for item in stored.items
-                        if (item_id := text_of(item.get("id")))
-                    ],
-                )
+                self._database.executemany("INSERT OR REPLACE INTO items VALUES (?,?,?,?)", items)
             self._evict(now)
 
     def _evict(self, now: float) -> None:

@@ -25,6 +25,9 @@ from sources.app_server.transport import Transport, TransportClosedError
 REQUEST_TIMEOUT: Final = 30.0
 MOST_OUTGOING: Final = 256 * 1024 * 1024
 """What may wait to be sent; a backend that reads so little is as good as gone."""
+MOST_LEAVING: Final = 8
+CALMING: Final = 2.0
+"""How long a new turn waits at most while a backend cleans up after old ones."""
 DECLINED: Final[dict[str, Json]] = {
     "item/commandExecution/requestApproval": {"decision": "decline"},
     "item/fileChange/requestApproval": {"decision": "decline"},
@@ -95,6 +98,8 @@ class AppServerClient:
         self._end_event = trio.Event()
         self._idle = trio.Event()
         self._turns = 0
+        self._leaving = 0
+        self._calm = trio.Event()
         self.user_agent = ""
         self.last_words = ""
         """What the backend said before it was gone; for its operator, not for clients."""
@@ -302,6 +307,26 @@ class AppServerClient:
         self._turns -= 1
         if not self._turns:
             self._idle.set()
+
+    def begin_leaving(self) -> None:
+        """A thread is being let go of, behind its client's back."""
+        self._leaving += 1
+
+    def end_leaving(self) -> None:
+        self._leaving -= 1
+        if self._leaving <= MOST_LEAVING:
+            self._calm.set()
+
+    async def until_calm(self) -> None:
+        """Until few threads are being let go of, or a moment has passed.
+
+        Codex deletes threads more slowly than it can start them: seen with 0.166.0 at 19 turns a
+        second, four at once, where 800 turns left it 600 MB larger.
+        """
+        with trio.move_on_after(CALMING):
+            while self._leaving > MOST_LEAVING and self._gone is None:
+                self._calm = trio.Event()
+                await self._calm.wait()
 
     async def until_idle(self) -> None:
         """Until no turn uses this connection."""

@@ -110,9 +110,11 @@ class Session:
         if self._let_go:
             return
         self._let_go = True
+        self.place.client.begin_leaving()
         try:
             await self._end()
         finally:
+            self.place.client.end_leaving()
             self.release()
 
     async def _end(self) -> None:

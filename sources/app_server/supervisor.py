@@ -245,6 +245,7 @@ class AppServer:
             )
         life, place = self._leader
         life.turn_begins()
+        await place.client.until_calm()
         return place
 
     # -- told by its lives -----------------------------------------------------------------------

@@ -105,14 +105,22 @@ async def test_a_response_may_wait_for_its_place() -> None:
         assert here.server.admission.running == 0
 
 
-async def test_a_response_without_a_place_has_failed() -> None:
+async def test_who_finds_no_place_is_told_at_once() -> None:
     door = ScriptedDoor((trio.Event(),))
     async with served(door, concurrency=1, queue_size=0) as here:
         first = await begin(here)
         await door.until_turn()
-        failed = await polled(here, await begin(here), "failed")
+        refusal = await post(here, background=True)
         await cancel(here, first)
-    assert failed["error"]["code"] == "rate_limit_exceeded"
+    assert refused(refusal, 429) == ("rate_limit_exceeded", None)
+    assert refusal.headers["retry-after"] == "1"
+
+
+async def test_a_request_in_the_background_counts_once() -> None:
+    async with served(ScriptedDoor(HELLO), requests_per_minute=2) as here:
+        for _ in range(2):
+            await polled(here, await begin(here), "completed")
+        assert refused(await post(here, background=True), 429)[0] == "rate_limit_exceeded"
 
 
 @pytest.mark.parametrize(

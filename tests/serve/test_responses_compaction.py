@@ -284,3 +284,26 @@ async def test_a_trigger_stands_last_or_not_at_all(shared: Served) -> None:
     answer = await post(shared, [TRIGGER, user("A")])
     assert refused(answer, 400) == ("invalid_request_error", "input[0]")
     refused(await post(shared, [TRIGGER]), 400)
+
+
+async def test_what_stands_before_a_summary_in_the_input_is_gone_on_from_too() -> None:
+    door = ScriptedDoor(lambda turn: sums_up(turn) if is_summing_up(turn) else HELLO)
+    async with served(door) as here:
+        short = (await compact(here, "endpoint", [user("Remember 42")]))["output"][0]
+        rule = {"type": "message", "role": "developer", "content": "Touch nothing"}
+        more = {"type": "additional_tools", "role": "developer", "tools": [LOOK]}
+        first = await respond(here, [rule, more, short, user("Go")])
+        await respond(here, "On", previous_response_id=first["id"])
+    assert door.asked[-1].instructions == "Touch nothing"
+    assert [tool.name for tool in door.asked[-1].tools] == ["look"]
+
+
+async def test_what_a_summary_replaced_need_not_be_kept() -> None:
+    door = ScriptedDoor(lambda turn: sums_up(turn) if is_summing_up(turn) else HELLO)
+    async with served(door) as here:
+        first = await respond(here, "Remember 42")
+        trigger = [{"type": "compaction_trigger"}]
+        short = await respond(here, trigger, previous_response_id=first["id"])
+        assert (await here.client.delete(f"/v1/responses/{first['id']}")).status_code == 200
+        await respond(here, "On", previous_response_id=short["id"])
+    assert "Remember 42" in str(door.asked[-1].items)

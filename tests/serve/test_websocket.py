@@ -205,6 +205,19 @@ async def test_what_was_only_prepared_is_bounded(monkeypatch: pytest.MonkeyPatch
         check_events(await heard(socket))
 
 
+async def test_strictness_and_the_output_mode_are_asked_for_at_the_handshake() -> None:
+    door = ScriptedDoor((call("a"), TurnEnd()))
+    async with served(door) as here:
+        async with spoken(here, **{"x-proxy-strict": "1"}) as socket:
+            await say(socket, "Hi", temperature=1)
+            (error,) = await heard(socket)
+            assert error["error"]["param"] == "temperature"
+        async with spoken(here, **{"x-proxy-output-mode": "obsidian-xml"}) as socket:
+            await say(socket, "Hi", tools=[{"type": "function", "name": "look"}])
+            response = check_events(await heard(socket))
+            assert "<use_tool>" in response["output"][0]["content"][0]["text"]
+
+
 async def test_who_leaves_takes_the_turn_along() -> None:
     door = ScriptedDoor((TextDelta("Hi"), trio.Event()))
     async with served(door) as here:

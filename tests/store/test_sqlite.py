@@ -191,3 +191,10 @@ async def test_a_file_of_another_layout_is_begun_anew(tmp_path: Path) -> None:
         store.put(kept())
     async with open_store(place) as store:
         assert await store.get("alice", "resp_1") == kept()
+
+
+async def test_an_item_whose_id_is_none_is_never_found(place: str) -> None:
+    odd: Json = {"type": "message", "id": {}, "role": "user", "content": "x"}
+    async with open_store(place) as store:
+        store.put(kept(input_items=(odd,)))
+        assert set(await store.items("alice", ["msg_out1"])) == {"msg_out1"}
