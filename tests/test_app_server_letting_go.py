@@ -363,7 +363,6 @@ class Silent:
 
     async def receive(self) -> list[bytes]:
         await trio.sleep_forever()
-        return []
 
     async def send(self, message: bytes) -> None:
         return
