@@ -1,5 +1,6 @@
 // A page in headless Chromium that talks to the server from another origin, as a web app does.
 import { createServer } from "node:http";
+import { setTimeout as after } from "node:timers/promises";
 import { chromium } from "playwright-core";
 import { apiKey, baseURL, model, play, wrongKey } from "./shared.mjs";
 
@@ -39,21 +40,29 @@ async function converse({ url, key, model, words, until }) {
   return told;
 }
 
-// What the browser asked before it sent the page's request, and why it kept an answer to itself.
+// What the browser asked before it sent the page's request, and why it kept an answer to itself. It tells
+// of either by a way of its own, on which the page's result may overtake it: whoever needs one waits.
 async function watched(page, origin) {
   const session = await page.context().newCDPSession(page);
   const seen = { preflights: [], refusals: [] };
-  session.on("Network.responseReceived", ({ type, response: { status, headers } }) => {
-    if (type !== "Preflight") return;
-    const allowed = headers["access-control-allow-headers"] ?? "";
-    const welcome = headers["access-control-allow-origin"] === origin;
-    seen.preflights.push({ status, welcome, headers: allowed.split(/, */) });
-  });
-  session.on("Network.loadingFailed", ({ corsErrorStatus }) => {
-    if (corsErrorStatus) seen.refusals.push(corsErrorStatus.corsError);
-  });
+  const asked = new Promise((told) =>
+    session.on("Network.responseReceived", ({ type, response: { status, headers } }) => {
+      if (type !== "Preflight") return;
+      const allowed = headers["access-control-allow-headers"] ?? "";
+      const welcome = headers["access-control-allow-origin"] === origin;
+      seen.preflights.push({ status, welcome, headers: allowed.split(/, */) });
+      told();
+    }),
+  );
+  const refused = new Promise((told) =>
+    session.on("Network.loadingFailed", ({ corsErrorStatus }) => {
+      if (!corsErrorStatus) return;
+      seen.refusals.push(corsErrorStatus.corsError);
+      told();
+    }),
+  );
   await session.send("Network.enable");
-  return seen;
+  return { seen, asked, refused };
 }
 
 const site = createServer((_, response) => {
@@ -73,8 +82,9 @@ async function visit(host, ask) {
   const page = await context.newPage();
   const origin = `http://${host}:${site.address().port}`;
   await page.goto(origin);
-  const seen = await watched(page, origin);
+  const { seen, asked, refused } = await watched(page, origin);
   const answer = await ask(page).catch((error) => ({ failed: error.message.split("\n")[0] }));
+  await Promise.race([answer.failed ? refused : asked, after(10_000, null, { ref: false })]);
   await context.close();
   return { ...answer, ...seen };
 }
