@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from itertools import groupby
-from math import inf
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 import trio
@@ -12,9 +12,10 @@ from attrs import evolve, field, frozen
 
 from pipeline.errors import only_member
 from pipeline.events import Burst, Event
-from pipeline.lane import Lane
-from pipeline.ledger import Ledger
-from pipeline.stage import AsyncStage, Settling, Sink, Source, Stage
+from pipeline.lane import UNREAD, Lane
+from pipeline.ledger import UNEXPLAINED, Ledger
+from pipeline.links import CountedReceive, Delivered, Onward
+from pipeline.stage import AsyncStage, Sink, Source, Stage, settle
 from pipeline.turn import Turn
 
 StageFactory: TypeAlias = Callable[[], Stage | AsyncStage]
@@ -131,193 +132,115 @@ class Pipeline:
     ) -> Result:
         """Run source, stages and sink as tasks of one nursery; return what the sink returns.
 
-        `fuse` lets adjacent stages that never await share a task: the same events, fewer hops.
+        `fuse` lets stages that never await share the task of what writes to them: the same events,
+        fewer hops.
         """
         ledger = Ledger() if ledger is None else ledger
         stages = self.open(turn or Turn(), ledger)
-        delivered = False
+        delivered: Sequence[str] | None = None
         try:
             async with trio.open_nursery() as nursery:
-                send, receive = trio.open_memory_channel[Burst](0)
-                upstream = _start(nursery, None, _run_source, source, send)
-                for link in _links(stages, fuse=fuse):
-                    send, following = trio.open_memory_channel[Burst](0)
-                    if isinstance(link, Lane):
-                        upstream = _start(
-                            nursery, upstream, _run_lane, link, receive, send, source.real_time
-                        )
+                tasks = _Tasks(nursery, real_time=source.real_time)
+                work: Work = source.run
+                sharing: list[Stage] = []
+                for stage in stages:
+                    if isinstance(stage, AsyncStage):
+                        receive = tasks.start(work, sharing)
+                        work, sharing = partial(_await, stage, receive), []
+                    elif fuse:
+                        sharing.append(stage)
                     else:
-                        upstream = _start(nursery, upstream, _run_async_stage, link, receive, send)
-                    receive = following
-                with receive:
-                    result = await sink.run(_CountedReceive(receive, ledger.count_delivered))
-                delivered = True
-                upstream.cancel()
+                        receive = tasks.start(work, sharing)
+                        work, sharing = partial(_copy, receive), [stage]
+                receive = tasks.start(work, sharing)
+                reading = Delivered(receive, ledger.count_delivered)
+                with closing(receive):
+                    result = await sink.run(reading)
+                delivered = reading.calls
+                tasks.leave()
         except BaseExceptionGroup as group:
             raise only_member(group) from None
         else:
             return result
         finally:
-            if isinstance(source, Settling):
-                source.settle(delivered=delivered)
+            settle(source, delivered)
 
 
-def _start(
-    nursery: trio.Nursery,
-    upstream: trio.CancelScope | None,
-    run: Callable[..., Awaitable[None]],
-    *arguments: object,
-) -> trio.CancelScope:
-    """Run a task that takes everything upstream of it along when it ends.
-
-    A closed channel breaks a sender at once, but a task that waits for its backend is not sending.
-    """
-    scope = trio.CancelScope()
-
-    def take_along() -> None:
-        if upstream is not None:
-            upstream.cancel()
-
-    async def task() -> None:
-        with scope:
-            await run(*arguments, take_along)
-        take_along()
-
-    nursery.start_soon(task)
-    return scope
+Work: TypeAlias = Callable[[Onward], Awaitable[None]]
+"""What a task does: read bursts from wherever it does, and write bursts."""
 
 
-def _links(stages: Sequence[Stage | AsyncStage], *, fuse: bool) -> Iterator[Lane | AsyncStage]:
-    for pure, adjacent in groupby(stages, lambda stage: isinstance(stage, Stage)):
-        if pure and fuse:
-            yield Lane(stage for stage in adjacent if isinstance(stage, Stage))
-        else:
-            for stage in adjacent:
-                yield Lane((stage,)) if isinstance(stage, Stage) else stage
-
-
-def _nobody_reads(send: trio.MemorySendChannel[Burst]) -> bool:
-    """Tell a downstream that left from a broken resource of the sender's own, such as a backend."""
-    return send.statistics().open_receive_channels == 0
-
-
-async def _run_source(
-    source: Source, send: trio.MemorySendChannel[Burst], _: Callable[[], None]
-) -> None:
-    with send:
+async def _copy(receive: trio.MemoryReceiveChannel[Burst], onward: Onward) -> None:
+    """Pass on every burst, for the stage that has this task for itself."""
+    onward.upstream = receive
+    while not onward.over:
+        await onward.room()  # before reading on: what has been read must be taken
         try:
-            await source.run(send)
-        except trio.BrokenResourceError:
-            if not _nobody_reads(send):
-                raise
-
-
-async def _run_lane(
-    lane: Lane,
-    receive: trio.MemoryReceiveChannel[Burst],
-    send: trio.MemorySendChannel[Burst],
-    real_time: bool,
-    leave_upstream: Callable[[], None],
-) -> None:
-    out: Sequence[Event] = ()
-    with receive, send:
-        try:
-            while True:
-                # A cancel scope doubles the cost of a hop, so it is opened only for a deadline.
-                if real_time and lane.deadline < inf:
-                    out = await _take_or_wake(lane, receive)
-                else:
-                    out = lane.take(await receive.receive())
-                if lane.done:  # before sending: a slow client must not delay the cut
-                    receive.close()
-                    leave_upstream()
-                if out:
-                    await send.send(tuple(out))
-                    out = ()
-                if lane.done:
-                    break
+            burst = receive.receive_nowait()  # so that nothing is ever between two tasks
+        except trio.WouldBlock:
+            try:
+                burst = await receive.receive()
+            except trio.EndOfChannel:
+                return
         except trio.EndOfChannel:
-            pass
-        except (trio.BrokenResourceError, trio.Cancelled) as left:
-            if isinstance(left, trio.BrokenResourceError) and not _nobody_reads(send):
-                raise
-            lane.abandon(out)
-            if isinstance(left, trio.Cancelled):
-                raise
             return
-        out = lane.close()
-        try:
-            if out:
-                await send.send(tuple(out))
-        except trio.BrokenResourceError:
-            lane.unread(out)
+        if onward.nobody_reads:
+            onward.refuse(burst)
+            return
+        onward.take(burst)
 
 
-async def _take_or_wake(lane: Lane, receive: trio.MemoryReceiveChannel[Burst]) -> Sequence[Event]:
-    burst: Burst = ()
-    with trio.move_on_at(lane.deadline) as waiting:
-        burst = await receive.receive()
-    return lane.wake() if waiting.cancelled_caught else lane.take(burst)
-
-
-async def _run_async_stage(
-    stage: AsyncStage,
-    receive: trio.MemoryReceiveChannel[Burst],
-    send: trio.MemorySendChannel[Burst],
-    _: Callable[[], None],
+async def _await(
+    stage: AsyncStage, receive: trio.MemoryReceiveChannel[Burst], onward: Onward
 ) -> None:
-    with receive, send:
-        try:
-            books = stage.ledger
-            await stage.run(
-                _CountedReceive(receive, books.count_taken), _CountedSend(send, books.count_given)
-            )
-        except trio.BrokenResourceError:
-            if not _nobody_reads(send):
-                raise
-        finally:
-            stage.ledger.settle()
+    books = stage.ledger
+    onward.books = books
+    reason = UNREAD  # if it is made to leave, that is what becomes of what it has read
+    try:
+        await stage.run(CountedReceive(receive, books.count_taken), onward)
+        reason = UNEXPLAINED
+    finally:
+        books.settle(reason)
 
 
-class _CountedReceive:
-    """The reading end of a channel, with every event read entered into the books."""
+class _Tasks:
+    """The tasks of a run, started one after the other: each reads what the one before writes."""
 
-    def __init__(
-        self, channel: trio.MemoryReceiveChannel[Burst], count: Callable[[int], None]
-    ) -> None:
-        self._channel = channel
-        self._count = count
+    def __init__(self, nursery: trio.Nursery, *, real_time: bool) -> None:
+        self._nursery = nursery
+        self._real_time = real_time
+        self.leave: Callable[[], None] = lambda: None
+        """Ends the newest task, and with it all that is upstream of it."""
 
-    async def receive(self) -> Burst:
-        burst = await self._channel.receive()
-        self._count(len(burst))
-        return burst
+    def start(self, work: Work, sharing: Sequence[Stage]) -> trio.MemoryReceiveChannel[Burst]:
+        """Run a task, and the stages that share it, until all is written or nobody reads.
 
-    def __aiter__(self) -> AsyncIterator[Burst]:
-        return self
+        Its end takes everything upstream along: a closed channel breaks a sender at once, but a
+        task that waits for its backend is not sending.
+        """
+        send, receive = trio.open_memory_channel[Burst](0)
+        onward = Onward(Lane(sharing), send, self._nursery, real_time=self._real_time)
+        scope, upstream = trio.CancelScope(), self.leave
+        onward.leave = scope.cancel
 
-    async def __anext__(self) -> Burst:
-        try:
-            return await self.receive()
-        except trio.EndOfChannel:
-            raise StopAsyncIteration from None
+        async def task() -> None:
+            try:
+                with scope:
+                    await work(onward)
+                    onward.finish()
+            except trio.BrokenResourceError:
+                if not onward.nobody_reads:
+                    raise
+            finally:
+                onward.settle()
+                upstream()
+            # Not after a mistake: that cancels those who read, and is then the only error.
+            onward.close()
 
-    def close(self) -> None:
-        self._channel.close()
+        def leave() -> None:
+            receive.close()
+            scope.cancel()
 
-
-class _CountedSend:
-    """The writing end of a channel, with every event sent entered into the books."""
-
-    def __init__(
-        self, channel: trio.MemorySendChannel[Burst], count: Callable[[int], None]
-    ) -> None:
-        self._channel = channel
-        self._count = count
-
-    async def send(self, value: Burst, /) -> None:
-        await self._channel.send(value)
-        self._count(len(value))
-
-    def close(self) -> None:
-        self._channel.close()
+        self.leave = leave
+        self._nursery.start_soon(task)
+        return receive

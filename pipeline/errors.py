@@ -43,11 +43,21 @@ class UsageError(ValueError):
 
 
 def only_member(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one exception a group holds, or the group: callers catch what was raised, not a wrap."""
-    while len(group.exceptions) == 1:
-        match group.exceptions[0]:
+    """The one exception a group holds, or the group: callers catch what was raised, not a wrap.
+
+    Of several that say the same, as workers do that start with the same wrong setting, it is one.
+    """
+    first, *others = _members(group)
+    alike = all(type(one) is type(first) and str(one) == str(first) for one in others)
+    return first if alike else group
+
+
+def _members(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for member in group.exceptions:
+        match member:
             case BaseExceptionGroup() as inner:
-                group = inner
-            case only:
-                return only
-    return group
+                found += _members(inner)
+            case _:
+                found.append(member)
+    return found

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import inf
+from typing import Final, cast
 
-from pipeline.events import Event
+from pipeline.events import Event, TextDelta
+from pipeline.ledger import Tally
 from pipeline.stage import Stage
 
 LATE = "came after the end"
 UNREAD = "nobody downstream read it"
+ONLY_TEXT: Final = frozenset({TextDelta})
 
 
 class Lane:
@@ -19,10 +22,21 @@ class Lane:
         self.stages = tuple(stages)
         self.deadline = inf
         self.done = False
+        self._skimmed = 0
+        """How many events every stage let pass at a glance, and are not in the books yet."""
+        self._look()
 
     def take(self, events: Sequence[Event]) -> Sequence[Event]:
-        """Put a burst through every stage."""
-        return self._pour(events, 0)
+        """Put a burst through every stage; most of them let text pass at a glance."""
+        text = _only_text(events)
+        if not text or self.done or self.deadline < inf:
+            return self._pour(events, 0)
+        for position, stage in enumerate(self.stages):
+            if not stage.skim(text):
+                _note_skimmed(self.stages[:position], len(text))
+                return self._pour(events, position)
+        self._skimmed += len(text)
+        return events
 
     def wake(self) -> Sequence[Event]:
         """Wake the stages whose deadline is the one that passed."""
@@ -40,14 +54,15 @@ class Lane:
         for position, stage in enumerate(self.stages):
             if not stage.done:
                 out += self._pour(_given(stage, stage.close()), position + 1)
+        _note_skimmed(self.stages, self._skimmed)
+        self._skimmed = 0
         for stage in self.stages:
             stage.ledger.settle()
         return out
 
-    def abandon(self, out: Sequence[Event]) -> None:
+    def abandon(self) -> None:
         """Nobody reads any more: settle the books, and remark on nothing that follows from that."""
-        remarks = [stage.ledger.notes.copy() for stage in self.stages]
-        self.unread(out)
+        remarks = [Tally(stage.ledger.notes) for stage in self.stages]
         self.unread(self.close())
         for stage, before in zip(self.stages, remarks, strict=True):
             stage.ledger.notes = before
@@ -57,19 +72,52 @@ class Lane:
         if self.stages and events:
             ledger = self.stages[-1].ledger
             ledger.given -= len(events)
-            ledger.dropped[UNREAD] += len(events)
+            ledger.drop(UNREAD, len(events))
+
+    def refuse(self, events: Sequence[Event]) -> None:
+        """Enter into the books that events came which nobody downstream wants."""
+        if self.stages:
+            ledger = self.stages[0].ledger
+            ledger.taken += len(events)
+            ledger.drop(UNREAD, len(events))
 
     def _pour(self, events: Sequence[Event], position: int) -> Sequence[Event]:
-        for stage in self.stages[position:]:
+        """Put a burst through the stages from a position on."""
+        text = _only_text(events)
+        looked_at = False
+        for stage in self.stages[position:] if position else self.stages:
             if not events:
                 break
+            if text and stage.deadline == inf and not stage.done and stage.skim(text):
+                ledger = stage.ledger
+                ledger.taken += len(text)
+                ledger.given += len(text)
+                continue
+            looked_at = True
             events = _step(stage, events)
-        self._look()
+            text = _only_text(events) if text else ()
+        if looked_at:
+            self._look()
         return events
 
     def _look(self) -> None:
-        self.deadline = min((stage.deadline for stage in self.stages), default=inf)
-        self.done = any(stage.done for stage in self.stages)
+        deadline, done = inf, False
+        for stage in self.stages:
+            if stage.done:
+                done = True
+            deadline = min(deadline, stage.deadline)
+        self.deadline, self.done = deadline, done
+
+
+def _only_text(events: Sequence[Event]) -> Sequence[TextDelta]:
+    """The events, if all of them are text; else none."""
+    return cast("Sequence[TextDelta]", events) if ONLY_TEXT.issuperset(map(type, events)) else ()
+
+
+def _note_skimmed(stages: Sequence[Stage], events: int) -> None:
+    for stage in stages:
+        stage.ledger.taken += events
+        stage.ledger.given += events
 
 
 def _step(stage: Stage, events: Sequence[Event]) -> Sequence[Event]:
@@ -80,7 +128,7 @@ def _step(stage: Stage, events: Sequence[Event]) -> Sequence[Event]:
         if event.at >= stage.deadline:
             out += _woken(stage)
         if stage.done:
-            stage.ledger.dropped[LATE] += len(events) - fed
+            stage.ledger.drop(LATE, len(events) - fed)
             break
         out += feed(event)
     stage.ledger.taken += len(events)

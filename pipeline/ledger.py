@@ -2,12 +2,44 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 from attrs import define, field
 
 UNEXPLAINED = "unexplained by the stage"
+
+
+class Tally(dict[str, int]):
+    """How often of each word."""
+
+    __slots__ = ()
+
+    def __missing__(self, word: str) -> int:
+        return 0
+
+    def total(self) -> int:
+        return sum(self.values())
+
+    def plus(self, word: str, times: int) -> Tally:
+        """The same with a word counted so many times more."""
+        self[word] += times
+        return self
+
+
+class _Nothing(Tally):
+    """No word at all: every stage of every turn has four tallies, and nearly all stay like this."""
+
+    __slots__ = ()
+
+    def __setitem__(self, word: str, times: int) -> None:
+        raise TypeError("the books are kept with drop(), fold(), note() and mark()")
+
+    def plus(self, word: str, times: int) -> Tally:
+        return Tally({word: times})
+
+
+NOTHING: Final[Tally] = _Nothing()
 
 
 @define
@@ -18,29 +50,38 @@ class StageLedger:
     taken: int = 0
     given: int = 0
     made: int = 0
-    folded: Counter[str] = field(factory=Counter[str])
-    dropped: Counter[str] = field(factory=Counter[str])
-    notes: Counter[str] = field(factory=Counter[str])
+    folded: Tally = NOTHING
+    dropped: Tally = NOTHING
+    notes: Tally = NOTHING
     """Remarks for the log."""
-    marks: Counter[str] = field(factory=Counter[str])
+    marks: Tally = NOTHING
     """What the stage decided, from a few fixed words: for the metrics."""
+
+    def drop(self, reason: str, events: int = 1) -> None:
+        self.dropped = self.dropped.plus(reason, events)
+
+    def fold(self, reason: str) -> None:
+        self.folded = self.folded.plus(reason, 1)
+
+    def note(self, text: str) -> None:
+        self.notes = self.notes.plus(text, 1)
+
+    def mark(self, decision: str) -> None:
+        self.marks = self.marks.plus(decision, 1)
 
     def count_taken(self, events: int) -> None:
         self.taken += events
-
-    def count_given(self, events: int) -> None:
-        self.given += events
 
     @property
     def difference(self) -> int:
         """Events that went in or were made, less those accounted for."""
         return self.taken + self.made - self.given - self.folded.total() - self.dropped.total()
 
-    def settle(self) -> None:
+    def settle(self, reason: str = UNEXPLAINED) -> None:
         """Close the books of a stage that kept none: the rest was dropped, or made, silently."""
         rest = self.difference
         if rest > 0:
-            self.dropped[UNEXPLAINED] += rest
+            self.drop(reason, rest)
         elif rest < 0:
             self.made -= rest
 

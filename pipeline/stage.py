@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from math import inf
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, cast
 
-from pipeline.events import Burst, Event
+from pipeline.events import Burst, Event, TextDelta
 from pipeline.ledger import StageLedger
 from pipeline.turn import Turn
 
@@ -28,12 +28,27 @@ class Stage:
     def __init__(self) -> None:
         self.ledger = StageLedger()
 
+    def __init_subclass__(cls) -> None:
+        """Whoever feeds in a way of its own has not said what may pass at a glance."""
+        super().__init_subclass__()
+        if "feed" in vars(cls) and "skim" not in vars(cls):
+            cls.skim = Stage.skim  # type: ignore[method-assign]
+
     def begin(self, turn: Turn) -> None:
         """Called once, before anything is fed, with what the client asked for."""
 
     def feed(self, event: Event) -> Sequence[Event]:
         """Take one event; return those that go on."""
         raise NotImplementedError(f"{type(self).__name__} must define feed(event)")
+
+    def skim(self, text: Sequence[TextDelta]) -> bool:
+        """Whether a burst of nothing but text may pass as it is; asked before it is fed.
+
+        Most bursts are such, so a stage that can tell at a glance saves a call for every delta. To
+        say yes is to have taken note of all that `feed` would have, and to set no deadline; to say
+        no is to have done nothing, and each delta is then fed.
+        """
+        return False
 
     def wake(self, now: float) -> Sequence[Event]:
         """The deadline has passed; there is none any more, unless a new one is set."""
@@ -47,21 +62,21 @@ class Stage:
 
     def drop(self, event: Event, reason: str) -> Sequence[Event]:
         """Let an event end here, and say why."""
-        self.ledger.dropped[reason] += 1
+        self.ledger.drop(reason)
         return NOTHING
 
     def fold(self, event: Event, reason: str) -> Sequence[Event]:
         """Take an event into something that comes out later, or already did."""
-        self.ledger.folded[reason] += 1
+        self.ledger.fold(reason)
         return NOTHING
 
     def note(self, text: str) -> None:
         """Leave a remark in the books, for the log."""
-        self.ledger.notes[text] += 1
+        self.ledger.note(text)
 
     def mark(self, decision: str) -> None:
         """Count a decision, in one of a few fixed words."""
-        self.ledger.marks[decision] += 1
+        self.ledger.mark(decision)
 
     def make(self, *events: Event) -> Sequence[Event]:
         """Add events that were not in the input."""
@@ -70,7 +85,7 @@ class Stage:
 
     def swap(self, event: Event, *events: Event) -> Sequence[Event]:
         """Put new events in the place of one."""
-        self.ledger.folded["rewritten"] += 1
+        self.ledger.fold("rewritten")
         self.ledger.made += len(events)
         return events
 
@@ -117,13 +132,21 @@ class Source(Protocol):
         ...
 
 
-@runtime_checkable
-class Settling(Protocol):
+class Settling(Source, Protocol):
     """A source that wants to know how its run ended."""
 
-    def settle(self, *, delivered: bool) -> None:
-        """Called once when the run is over: whether the sink got to its end."""
+    def settle(self, calls: Sequence[str] | None) -> None:
+        """Called once when the run is over: the calls that reached the sink, by their ids.
+
+        None if the sink did not get to its end.
+        """
         ...
+
+
+def settle(source: Source, calls: Sequence[str] | None) -> None:
+    """Tell a source how its run ended, if it wants to know."""
+    if hasattr(source, "settle"):  # isinstance of a protocol takes 50 times as long
+        cast("Settling", source).settle(calls)
 
 
 Result_co = TypeVar("Result_co", covariant=True)

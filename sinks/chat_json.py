@@ -9,8 +9,8 @@ from attrs import frozen
 
 from pipeline.errors import ProxyError
 from pipeline.events import Burst, Event, Usage
-from pipeline.stage import Receive
 from sinks.chat import ChatAnswer, ChatChoice, ChatOptions, UnfinishedTurnError, call_object
+from sinks.feeding import Fed
 
 
 @frozen
@@ -55,20 +55,13 @@ class _Message:
         }
 
 
-class ChatJson:
+class ChatJson(Fed[ChatCompletion]):
     """Collects a turn into the body that the stream would fold to."""
 
     def __init__(self, options: ChatOptions) -> None:
         self._options = options
         self.answer = ChatAnswer(options)
         self._messages = [_Message(choice) for choice in self.answer.choices]
-
-    async def run(self, receive: Receive) -> ChatCompletion:
-        async for burst in receive:
-            await self.take(burst)
-            if self.finished:
-                break
-        return self.result()
 
     @property
     def finished(self) -> bool:

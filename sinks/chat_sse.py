@@ -9,8 +9,8 @@ import msgspec
 
 from pipeline.errors import Failure, ProxyError
 from pipeline.events import Burst, Event, TextDelta, Usage
-from pipeline.stage import Receive
 from sinks.chat import ChatAnswer, ChatChoice, ChatOptions, Part, UnfinishedTurnError, call_object
+from sinks.feeding import Fed
 
 _encode: Final = msgspec.json.Encoder().encode
 DONE: Final = b"data: [DONE]\n\n"
@@ -126,7 +126,7 @@ def error_frames(failure: Failure) -> bytes:
     return b"data: %b\n\n%b" % (_encode(failure.body()), DONE)
 
 
-class ChatSse:
+class ChatSse(Fed[Failure | None]):
     """Writes the stream through an async function, one write per burst.
 
     The result is the failure that the stream ended with, if it did.
@@ -162,10 +162,3 @@ class ChatSse:
         if not self.finished:
             raise UnfinishedTurnError
         return self._encoder.error
-
-    async def run(self, receive: Receive) -> Failure | None:
-        async for burst in receive:
-            await self.take(burst)
-            if self.finished:
-                break
-        return self.result()

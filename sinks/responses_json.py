@@ -9,8 +9,8 @@ from attrs import frozen
 
 from pipeline.errors import ProxyError
 from pipeline.events import Burst, Event
-from pipeline.stage import Receive
 from sinks.chat import UnfinishedTurnError
+from sinks.feeding import Fed
 from sinks.responses import ResponsesOptions
 from sinks.responses_answer import ResponsesAnswer
 
@@ -23,18 +23,11 @@ class ResponsesBody:
     headers: dict[str, str]
 
 
-class ResponsesJson:
+class ResponsesJson(Fed[ResponsesBody]):
     """Collects a turn into the response that the stream would end with."""
 
     def __init__(self, options: ResponsesOptions) -> None:
         self.answer = ResponsesAnswer(options)
-
-    async def run(self, receive: Receive) -> ResponsesBody:
-        async for burst in receive:
-            await self.take(burst)
-            if self.finished:
-                break
-        return self.result()
 
     @property
     def finished(self) -> bool:

@@ -10,8 +10,8 @@ from attrs import frozen
 
 from pipeline.errors import Failure, ProxyError
 from pipeline.events import Burst, Event, TextDelta
-from pipeline.stage import Receive
 from sinks.chat import UnfinishedTurnError
+from sinks.feeding import Fed
 from sinks.responses import ResponsesOptions
 from sinks.responses_answer import ResponsesAnswer
 from sinks.responses_items import Message, text_delta
@@ -145,7 +145,7 @@ class ResponsesEncoder:
         self._around_text = head, b"," + before + b'"delta":', after + self._framing.after
 
 
-class _Stream:
+class _Stream(Fed[Failure | None]):
     """Writes each burst's events as they come.
 
     The result is the failure that the stream ended with, if it did.
@@ -179,13 +179,6 @@ class _Stream:
         if not self.finished:
             raise UnfinishedTurnError
         return self._encoder.error
-
-    async def run(self, receive: Receive) -> Failure | None:
-        async for burst in receive:
-            await self.take(burst)
-            if self.finished:
-                break
-        return self.result()
 
 
 class ResponsesSse(_Stream):

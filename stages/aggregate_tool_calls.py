@@ -59,6 +59,13 @@ class AggregateToolCalls(Stage):
         if turn.offered or asked:
             self._scanner = BlockScanner(self._aggregator.text_patterns)
 
+    def skim(self, text: Sequence[TextDelta]) -> bool:
+        if self._scanner is not None:
+            if not self._scanner.let_pass([delta.text for delta in text]):
+                return False
+            self._held = text[-1]
+        return True
+
     def feed(self, event: Event) -> Sequence[Event]:
         match event:
             case TextDelta() if self._scanner is not None:

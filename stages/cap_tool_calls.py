@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from attrs import evolve
 
-from pipeline.events import Event, ToolCall, TurnEnd
+from pipeline.events import Event, TextDelta, ToolCall, TurnEnd
 from pipeline.stage import Stage
 from pipeline.turn import Turn
 
@@ -27,6 +27,9 @@ class CapToolCalls(Stage):
     def begin(self, turn: Turn) -> None:
         wishes = (self._most, turn.max_tool_calls, 1 if turn.one_call_only else 0)
         self._most = min(filter(None, wishes), default=0)
+
+    def skim(self, text: Sequence[TextDelta]) -> bool:
+        return True
 
     def feed(self, event: Event) -> Sequence[Event]:
         match event:

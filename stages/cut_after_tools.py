@@ -47,6 +47,12 @@ class CutAfterTools(Stage):
         self._now = 0.0
         self._choice = 0
 
+    def skim(self, text: Sequence[TextDelta]) -> bool:
+        if self._calling:
+            return False
+        self._now, self._choice = text[-1].at, text[-1].choice
+        return True
+
     def feed(self, event: Event) -> Sequence[Event]:
         self._now, self._choice = event.at, event.choice
         match event:

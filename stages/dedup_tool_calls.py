@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from attrs import evolve
 
-from pipeline.events import Event, ToolCall
+from pipeline.events import Event, TextDelta, ToolCall
 from pipeline.stage import Stage
 
 
@@ -18,6 +18,9 @@ class DedupToolCalls(Stage):
         self._enabled = enabled
         self._seen: set[tuple[int, str, str]] = set()
         self._next: dict[int, int] = {}
+
+    def skim(self, text: Sequence[TextDelta]) -> bool:
+        return True
 
     def feed(self, event: Event) -> Sequence[Event]:
         if not self._enabled or not isinstance(event, ToolCall):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from pipeline.events import BackendNotice, Event, ToolCall, ToolCallFragment, ToolOutput
+from pipeline.events import BackendNotice, Event, TextDelta, ToolCall, ToolCallFragment, ToolOutput
 from pipeline.stage import Stage
 from pipeline.turn import Turn
 
@@ -52,6 +52,9 @@ class DropMcpNoise(Stage):
         if call.name in self._own_tools or call.name.startswith("mcp__"):
             return True
         return bool(_OWN_SPACE.match(call.namespace or ""))
+
+    def skim(self, text: Sequence[TextDelta]) -> bool:
+        return True
 
     def feed(self, event: Event) -> Sequence[Event]:
         match event:

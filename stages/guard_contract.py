@@ -43,6 +43,15 @@ class GuardContract(Stage):
         self._choice: int | None = None
         self._now = 0.0
 
+    def skim(self, text: Sequence[TextDelta]) -> bool:
+        if self._failed or self._choice is None:
+            return False
+        for delta in text:
+            if delta.choice != self._choice or type(delta.text) is not str:
+                return False
+        self._now = text[-1].at
+        return True
+
     def feed(self, event: Event) -> Sequence[Event]:
         if type(event) not in EVENT_TYPES:
             return self._violation("known-events", event)

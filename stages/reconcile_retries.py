@@ -52,6 +52,15 @@ class _Spoken:
             self._known_as[item_id] = self._items[place]
         return self._known_as[item_id]
 
+    def say_all(self, deltas: Sequence[TextDelta]) -> bool:
+        """Take note of text that is all new; False, and nothing noted, where some may not be."""
+        if self.behind:
+            return False
+        for item_id in dict.fromkeys([delta.item_id for delta in deltas]):
+            self.item(item_id)
+        self._parts += [delta.text for delta in deltas]
+        return True
+
     def say(self, text: str) -> str | None:
         """The part of the text that is new; None when it departs from what was said."""
         if not self.behind:
@@ -99,6 +108,9 @@ class ReconcileRetries(Stage):
     def __init__(self) -> None:
         super().__init__()
         self._said = _Said()
+
+    def skim(self, text: Sequence[TextDelta]) -> bool:
+        return not self._said.retried and self._said.text.say_all(text)
 
     def feed(self, event: Event) -> Sequence[Event]:
         match event:

@@ -32,6 +32,9 @@ class StopAtSequences(Stage):
     def begin(self, turn: Turn) -> None:
         self._search = SequenceSearch(turn.stop) if turn.stop else None
 
+    def skim(self, text: Sequence[TextDelta]) -> bool:
+        return self._search is None
+
     def feed(self, event: Event) -> Sequence[Event]:
         if self._search is None or isinstance(event, CallProgress):
             return (event,)

@@ -69,6 +69,6 @@ def play(
     for event in events:
         out += () if lane.done else lane.take((event,))
     closing = () if lane.done else stage.close()
-    stage.ledger.count_given(len(closing))
+    stage.ledger.given += len(closing)
     assert stage.ledger.difference == 0
     return Played([*out, *closing])

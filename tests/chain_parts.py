@@ -101,8 +101,8 @@ class Waiting:
         self.left_because: type[BaseException] | None = None
 
     async def run(self, send: Send) -> None:
-        await send.send((TextDelta("x", at=trio.current_time()),))
         try:
+            await send.send((TextDelta("x", at=trio.current_time()),))
             await trio.sleep_forever()
         except BaseException as error:
             self.left_because = type(error)

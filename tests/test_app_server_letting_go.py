@@ -334,6 +334,15 @@ async def test_a_client_that_leaves_with_its_calls_half_read_is_not_held_for(
         assert (len(child.pool.held), ends(child)) == (0, ["turn/interrupt", "thread/delete"])
 
 
+async def test_a_turn_is_not_held_for_calls_that_its_client_never_got(tmp_path: Path) -> None:
+    async with ChaosChild(tmp_path, holding=HoldingOptions()).running() as child:
+        recipe = Settings(tool_block_max=1).pipeline()
+        events = await play(child.pool, "BURST", recipe=recipe)
+        assert len([event for event in events if isinstance(event, ToolCall)]) == 1
+        await until_let_go(child)
+        assert (len(child.pool.held), ends(child)) == (0, ["turn/interrupt", "thread/delete"])
+
+
 async def test_a_held_turn_is_forgotten_when_its_backend_dies(tmp_path: Path) -> None:
     async with ChaosChild(tmp_path, holding=HoldingOptions()).running() as child:
         await called(child, "ONECALL")
@@ -352,7 +361,8 @@ async def test_a_new_turn_waits_while_too_many_old_ones_are_let_go_of(
     await client.until_calm()
     assert trio.current_time() - began == pytest.approx(CALMING)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(client.until_calm)
+        for _ in range(4):
+            nursery.start_soon(client.until_calm)
         await trio.testing.wait_all_tasks_blocked()
         client.end_leaving()
     assert trio.current_time() - began == pytest.approx(CALMING)
@@ -366,6 +376,9 @@ class Silent:
 
     async def send(self, message: bytes) -> None:
         return
+
+    def send_now(self, message: bytes) -> bool:
+        return False
 
     def memory(self) -> int | None:
         return None

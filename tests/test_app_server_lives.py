@@ -13,7 +13,7 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from pipeline.errors import Failure, ProxyError, UsageError
-from sources.app_server import stdio
+from sources.app_server import child as child_process
 from sources.app_server.backend import BackendOptions, Pool, open_backend
 from sources.app_server.stdio import StdioTransport
 from sources.app_server.supervisor import AppServer, Patience
@@ -52,7 +52,7 @@ def program(path: Path, *lines: str) -> str:
 async def test_a_backend_that_dies_fails_its_turns_at_once_and_the_next_request_works(
     tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stdio, "GRACE", 0.1)
+    monkeypatch.setattr(child_process, "GRACE", 0.1)
     others: list[Failure] = []
 
     async def wait_for_the_end(child: ChaosChild) -> None:
@@ -100,7 +100,7 @@ async def test_a_backend_that_never_comes_up_is_tried_again_and_says_why(tmp_pat
 async def test_a_backend_that_does_not_introduce_itself_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stdio, "GRACE", 0.1)
+    monkeypatch.setattr(child_process, "GRACE", 0.1)
     patience = Patience(handshake=0.5, first_pause=0.01)
     child = ChaosChild(tmp_path, "--hang", "initialize", patience=patience)
     async with trio.open_nursery() as nursery:
@@ -187,7 +187,7 @@ async def test_a_server_that_is_not_ready_says_so_after_its_patience(
 async def test_a_backend_leaves_in_peace_when_it_is_no_longer_wanted(
     tmp_path: Path, words: str
 ) -> None:
-    with trio.fail_after(stdio.GRACE):  # so it was not forced
+    with trio.fail_after(child_process.GRACE):  # so it was not forced
         async with ChaosChild(tmp_path).running() as child, trio.open_nursery() as nursery:
             nursery.start_soon(play, child.pool, words)
             await child.until(lambda: child.told("turn/start"))
@@ -198,7 +198,7 @@ async def test_a_backend_leaves_in_peace_when_it_is_no_longer_wanted(
 async def test_a_backend_that_does_not_leave_is_killed_after_its_grace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stdio, "GRACE", 0.1)
+    monkeypatch.setattr(child_process, "GRACE", 0.1)
     with trio.fail_after(5):
         async with ChaosChild(tmp_path, "--stubborn").running() as child:
             assert lives(child.pids[0])
@@ -208,7 +208,7 @@ async def test_a_backend_that_does_not_leave_is_killed_after_its_grace(
 async def test_a_backend_that_does_not_leave_is_killed_with_all_that_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stdio, "GRACE", 0.05)
+    monkeypatch.setattr(child_process, "GRACE", 0.05)
     codex = program(tmp_path / "codex", "trap '' TERM", "sleep 60 &", "echo $!", "wait", "wait")
     async with trio.open_nursery() as nursery:
         transport = await StdioTransport.start(nursery, [codex], env=os.environ, cwd=str(tmp_path))

@@ -24,11 +24,10 @@ from sources.app_server.client import AppServerClient, BackendGoneError, Pending
 from sources.app_server.facts import BackendFacts
 from sources.app_server.held import HeldTurn, HeldTurns, HoldingOptions, continues
 from sources.app_server.images import check_images
-from sources.app_server.mailbox import Delivery
 from sources.app_server.mcp_servers import tools_of
 from sources.app_server.place import Backend
 from sources.app_server.record import redacted
-from sources.app_server.rpc import Answer, Notification, RpcError
+from sources.app_server.rpc import Answer, RpcError
 from sources.app_server.session import Session, tool_result
 from sources.app_server.thread import ThreadPlan
 from sources.replay import Replay
@@ -258,8 +257,8 @@ async def test_a_recorded_turn_replays(tmp_path: Path) -> None:
     assert record is not None
     delta = {"method": "item/agentMessage/delta", "params": {"delta": "Hi sk-12345678ab"}}
     end = {"method": "turn/completed", "params": {"turn": {"status": "completed"}}}
-    letters = tuple(Notification(m["method"], m["params"], m, 1) for m in (delta, end))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    record.write(Delivery(letters, trio.current_time()))
+    for message in (delta, end):
+        record.write(message, trio.current_time())
     record.close()
     assert record.path.stat().st_mode & 0o777 == 0o600
     events = [event for burst in Replay(record.path).events() for event in burst]

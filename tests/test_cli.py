@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from attrs import frozen
 
-from pipeline.cli.bench import transcript
 from pipeline.cli.main import main
 from tests.responses_automaton import check_stream
 
@@ -376,24 +375,6 @@ def test_stages_lists_the_recipe_in_order(capsys: pytest.CaptureFixture[str]) ->
     numbered = [line.split()[1] for line in lines if line[0].isdigit()]
     assert numbered == ["noise", "retries", "calls", "stop", "cut", "dedup", "cap", "guard"]
     assert any("PROXY_TOOL_BLOCK_MAX=4" in line for line in lines)
-
-
-def test_bench_reports_every_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    figures = tmp_path / "figures.json"
-    assert main(["bench", "--deltas", "200", "--rounds", "2", "--json", str(figures)]) == 0
-    told = capsys.readouterr().out
-    assert "events a second through the full recipe" in told
-    assert {"decode", "stage calls", "stage guard", "encode"} <= set(
-        json.loads(figures.read_text())
-    )
-
-
-def test_the_benchmark_measures_a_turn_that_is_one(pipeline: Command, tmp_path: Path) -> None:
-    made = tmp_path / "made.jsonl"
-    made.write_bytes(b"".join(transcript(12)))
-    assert pipeline.message(made)["content"].startswith(
-        "Hello wörld a < b, and so on.\n<b>no</b> Hello"
-    )
 
 
 def test_a_dump_holds_every_message_and_only_its_owner_reads_it(

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from pipeline.errors import Failure
+from pipeline.errors import Failure, only_member
 from sources.decode.failures import (
     codex_failure,
     incomplete_reason,
@@ -288,3 +288,26 @@ def test_an_answer_cut_by_a_limit_is_told_from_an_error(message: str, reason: st
 )
 def test_a_client_is_not_told_where_the_upstream_is(told: str, shown: str) -> None:
     assert codex_failure({"message": told, "codexErrorInfo": "other"}).message == shown
+
+
+# -- groups ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("members", "alone"),
+    [
+        ([ValueError("a")], True),
+        ([ExceptionGroup("", [ValueError("a")])], True),
+        ([ValueError("a"), ValueError("a")], True),
+        ([ValueError("a"), ExceptionGroup("", [ValueError("a")])], True),
+        ([ValueError("a"), ValueError("b")], False),
+        ([ValueError("a"), KeyError("a")], False),
+        ([ExceptionGroup("", [ValueError("a"), TypeError("a")])], False),
+    ],
+)
+def test_a_group_that_says_one_thing_is_told_as_one_error(
+    members: list[Exception], alone: bool
+) -> None:
+    group = ExceptionGroup("", members)
+    told = only_member(group)
+    assert (str(told) == "a") if alone else (told is group)

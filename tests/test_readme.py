@@ -7,10 +7,13 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from pipeline.bench.plan import REAL
+from pipeline.cli.bench import SCENARIOS
 from pipeline.cli.settings import as_env, as_markdown
 from pipeline.settings import Settings
 
@@ -76,7 +79,15 @@ def test_the_costs_are_told_for_every_stage() -> None:
     found = re.search(r"<!-- bench -->\n(.*?)\n<!-- /bench -->", README, re.DOTALL)
     assert found is not None
     for name in Settings().pipeline().names:
-        assert re.search(rf"^stage {name} +\d", found[1], re.MULTILINE), name
+        assert re.search(rf"^ *stage {name} +CPU an event +\d", found[1], re.MULTILINE), name
+
+
+@pytest.mark.parametrize(("block", "scenarios"), [("cost", SCENARIOS), ("real", REAL)])
+def test_the_costs_are_told_for_every_scenario(block: str, scenarios: Iterable[str]) -> None:
+    found = re.search(rf"<!-- {block} -->\n(.*?)\n<!-- /{block} -->", README, re.DOTALL)
+    assert found is not None
+    for name in scenarios:
+        assert f"\n{name}: S" in found[1], name
 
 
 def test_there_are_commands_to_try() -> None:

@@ -21,7 +21,7 @@ from pipeline.cli.replay import replayed_responses
 from pipeline.cli.terminal import Paint
 from pipeline.events import Event
 from pipeline.lane import Lane
-from pipeline.ledger import Ledger, StageLedger
+from pipeline.ledger import Ledger, StageLedger, Tally
 from pipeline.stage import Stage
 from pipeline.transcript import Record
 from sinks.responses_answer import ResponsesAnswer
@@ -120,7 +120,7 @@ class Explanation:
         first = events
         for lane in self._lanes[position:]:
             books = lane.stages[0].ledger
-            before = attrs.evolve(books, folded=books.folded.copy(), dropped=books.dropped.copy())
+            before = attrs.evolve(books, folded=Tally(books.folded), dropped=Tally(books.dropped))
             out = lane.take(events)
             if list(out) != list(events):
                 print(f"      {self._paint('cyan', books.name)}: {_change(before, books, out)}")
@@ -147,8 +147,8 @@ class Explanation:
 
 
 def _change(before: StageLedger, after: StageLedger, out: Iterable[Event]) -> str:
-    told = [f"dropped ({reason})" for reason in after.dropped - before.dropped]
-    told += [f"folded ({reason})" for reason in after.folded - before.folded]
+    told = [f"dropped ({reason})" for reason in Counter(after.dropped) - Counter(before.dropped)]
+    told += [f"folded ({reason})" for reason in Counter(after.folded) - Counter(before.folded)]
     given = _list(out)
     if given:
         told.append(f"gives {given}")
@@ -180,7 +180,8 @@ def print_ledger(ledger: Ledger, not_events: Counter[str]) -> None:
     for books in ledger:
         numbers = f"{books.taken:>5} {books.made:>5} {books.given:>5}"
         print(f"  {books.name:<8}{numbers} {books.folded.total():>7} {books.dropped.total():>8}")
-        for reason, count in (books.folded + books.dropped + books.notes).items():
+        told = Counter(books.folded) + Counter(books.dropped) + Counter(books.notes)
+        for reason, count in told.items():
             print(f"            {count} × {reason}")
     if not_events:
         print("messages that were no events:")

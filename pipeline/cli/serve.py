@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import resource
 import signal
 import sys
+from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import trio
 
 from pipeline.cli.flags import add_settings, settings_from
 from pipeline.cli.terminal import Paint
-from pipeline.errors import only_member
+from pipeline.errors import UsageError, only_member
 from pipeline.settings import Settings
-
-if TYPE_CHECKING:
-    from pipeline.serve.running import Running
 
 HELP = "serve the OpenAI API on your Codex login"
 DESCRIPTION = """\
@@ -25,10 +24,13 @@ prints; the tools are the client's, and no key is needed on loopback.
 
   python -m pipeline serve             on your Codex login (codex login)
   python -m pipeline serve --demo      on a scripted model: no login, no network
+  python -m pipeline serve --workers 4      as four processes, for a machine with many cores
 
 Ctrl-C or SIGTERM stops it: answers that run may finish, a second one ends them at once."""
 
 
+MOST_WORKERS = 64
+MOST_FILES = 65_536
 HELLO = '{"model":"%s","stream":true,"messages":[{"role":"user","content":"Hello!"}]}'
 
 
@@ -43,14 +45,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     settings = settings_from(options)
+    if not 1 <= settings.workers <= MOST_WORKERS:
+        raise UsageError(
+            f"PROXY_WORKERS={settings.workers} is not possible; it takes 1 to {MOST_WORKERS}, and "
+            "more than the machine has cores gain nothing"
+        )
+    allow_many_connections()
     # The HTTP server takes half a second to import, which no other command should pay.
     import_module("pipeline.serve.logs").configure(settings)
     trio.run(_serve, settings, options.demo)
     return 0
 
 
+def allow_many_connections() -> None:
+    """Use what the system grants: by default a process is content with a small part of it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):  # then it is as it was
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 async def _serve(settings: Settings, demo: bool) -> None:
-    running: Any = import_module("pipeline.serve.running")
+    several = settings.workers > 1
+    running: Any = import_module(f"pipeline.{'workers.serving' if several else 'serve.running'}")
     stop = trio.Event()
     serving = False
 
@@ -66,6 +84,7 @@ async def _serve(settings: Settings, demo: bool) -> None:
                 nursery.start_soon(watch, nursery.cancel_scope)
                 async with running.serving(settings, demo=demo) as server:
                     serving = True
+                    import_module("pipeline.serve.garbage").look_less_often()
                     print(banner(server, settings, demo=demo), flush=True)
                     await stop.wait()
                     print("stopping; once more ends it at once", file=sys.stderr, flush=True)
@@ -74,18 +93,30 @@ async def _serve(settings: Settings, demo: bool) -> None:
             raise only_member(group) from None
 
 
-def banner(running: Running, settings: Settings, *, demo: bool) -> str:
+class Told(Protocol):
+    """What is told of a server, of one process or several."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def backend(self) -> str: ...
+
+
+def banner(running: Told, settings: Settings, *, demo: bool) -> str:
     """What a person needs to know to use the server."""
     paint = Paint(sys.stdout)
-    keys = running.server.keys
+    keys: Any = import_module("pipeline.serve.auth").Keys.from_settings(settings)
     who = f"{', '.join(keys.names)}" if len(keys) else "none needed on this address"
     facts = {
         "API": paint("bold", f"{running.url}/v1"),
-        "backend": running.server.door.name,
+        "backend": running.backend,
         "calls": f"output mode {settings.output_mode}, cut after tools: "
         f"{settings.effective_cut_mode}",
         "keys": who,
     }
+    if settings.workers > 1:
+        facts["workers"] = f"{settings.workers} processes"
     lines = [paint("bold", "codex-sluice") + ": an OpenAI-compatible server for Codex", ""]
     lines += [f"  {name:8} {value}" for name, value in facts.items()]
     model = "gpt-5" if demo else "gpt-5-codex"

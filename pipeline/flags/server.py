@@ -25,6 +25,12 @@ class ServerFlags:
         "PROXY_HOST", "127.0.0.1", "the address to listen on; any but loopback needs API keys"
     )
     port: int = flag("PROXY_PORT", 11435, "the port to listen on; 0 takes a free one")
+    workers: int = flag(
+        "PROXY_WORKERS",
+        1,
+        "how many processes serve, 1 to 64; they share the port, the app-servers and the store, "
+        "and divide the limits on requests, turns and the queue among them, rounded up",
+    )
     api_keys: str = flag(
         "PROXY_API_KEYS",
         "",
@@ -84,6 +90,11 @@ class ServerFlags:
     read_timeout: float = flag(
         "PROXY_READ_TIMEOUT_S", 30.0, "how long a client may take to send its request"
     )
+    write_timeout: float = flag(
+        "PROXY_WRITE_TIMEOUT_S",
+        60.0,
+        "how long a client may take none of its answer that is ready before it is hung up on",
+    )
     keep_alive: float = flag(
         "PROXY_KEEP_ALIVE_S", 60.0, "how long an idle connection is kept for the next request"
     )
@@ -99,7 +110,8 @@ class ServerFlags:
         "PROXY_STORE",
         "~/.local/state/codex-sluice/responses.sqlite3",
         "where responses are kept for clients that come back to them; :memory: keeps them until "
-        "the server ends, and `serve --demo` does so",
+        "the server ends, and `serve --demo` does so; several workers share a file for that, in "
+        "/dev/shm or among the temporary files",
     )
     store_mb: float = flag(
         "PROXY_STORE_MB", 256.0, "how many megabytes of responses are kept; the oldest leave first"

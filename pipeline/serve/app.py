@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import structlog
 import trio
-from attrs import frozen
+from attrs import Factory, frozen
 from quart import Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
@@ -21,9 +21,9 @@ from pipeline.serve import chat, compaction, health, mcp, models, responses, sto
 from pipeline.serve.admission import Admission, Limits
 from pipeline.serve.answers import here, json_response
 from pipeline.serve.auth import Keys
-from pipeline.serve.background import Job
+from pipeline.serve.background import Job, find
 from pipeline.serve.body import DRAINED, MIB, read_json, too_large
-from pipeline.serve.closing import EndedByServer
+from pipeline.serve.closing import EndedByServer, Time
 from pipeline.serve.connection import BoundedRequest, Connection
 from pipeline.serve.door import Door
 from pipeline.serve.exchange import HEALTH, Exchange
@@ -31,6 +31,7 @@ from pipeline.serve.metrics import Metrics
 from pipeline.serve.origins import Origins
 from pipeline.serve.remembered import Memory
 from pipeline.serve.sealed import Sealed
+from pipeline.serve.siblings import Alone, Siblings
 from pipeline.serve.streaming import BUG
 from pipeline.serve.websocket import ResponsesSocket
 from pipeline.settings import Settings
@@ -51,11 +52,12 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 @frozen
 class Remembers:
-    """What outlives a request: the store, the seal, and work that nobody waits for."""
+    """What outlives a request: the store, the seal, work that nobody waits for, and siblings."""
 
     store: ResponseStore
     sealed: Sealed
     nursery: trio.Nursery
+    siblings: Siblings = Factory(Alone)
 
 
 class Server(QuartTrio):
@@ -87,15 +89,17 @@ class Server(QuartTrio):
         self.metrics = Metrics(self.admission, door.counters)
         self.store = remembers.store
         self.sealed = remembers.sealed
+        self.siblings = remembers.siblings
         self.background = remembers.nursery
         """Where responses are made that nobody waits for."""
         self.jobs: dict[str, Job] = {}
         self.stopping = trio.Event()
         """Set when nothing new is begun."""
-        self.time_is_up = trio.Event()
-        """Set when answers that are still being made must be ended."""
+        self.time = Time()
+        """How long answers that are still being made may take."""
         self.url_map.strict_slashes = False
         self.url_map.merge_slashes = False
+        self.config["RESPONSE_TIMEOUT"] = None  # who does not read an answer is hung up on
         # What Quart may keep of a body that nobody reads; who reads it keeps to the limit itself.
         self.config["MAX_CONTENT_LENGTH"] = int(settings.body_limit_mb * MIB) + MIB
 
@@ -123,14 +127,13 @@ class Server(QuartTrio):
 
     def memory(self, owner: str, nearby: Mapping[str, StoredResponse] | None = None) -> Memory:
         """What the server remembers for one caller."""
-        return Memory(self.store, self.sealed, owner, nearby)
+        return Memory(self.store, partial(find, self), self.sealed, owner, nearby)
 
     def sources(self, exchange: Exchange, turn: Turn, number: int) -> list[Source]:
         """So many turns, ready to run, and their books opened."""
         exchange.ledgers = [Ledger() for _ in range(number)]
         return [
-            EndedByServer(self.door.source(turn), self.time_is_up, exchange.hear)
-            for _ in range(number)
+            EndedByServer(self.door.source(turn), self.time, exchange.hear) for _ in range(number)
         ]
 
     def finish(self, exchange: Exchange) -> None:

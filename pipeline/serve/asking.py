@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, get_args
 
@@ -13,6 +12,7 @@ from quart import Response, request
 
 from pipeline.choices import run_choices
 from pipeline.errors import Failure, ProxyError
+from pipeline.serve.admission import Place
 from pipeline.serve.exchange import Answered, Exchange
 from pipeline.serve.streaming import Outlet, StreamedResponse, Voice
 from pipeline.turn import OutputMode, Turn
@@ -94,7 +94,7 @@ def output_mode_from(header: str) -> OutputMode | None:
 
 async def enter(
     server: Server, exchange: Exchange, turn: Turn, turns: int = 1, *, counted: bool = False
-) -> ExitStack:
+) -> Place:
     """A place for a request that is understood; what is told of it is noted."""
     exchange.model, exchange.stream = turn.model, bool(turn.stream)
     exchange.facts["mode"] = server.options.output_mode_for(turn)
@@ -116,7 +116,7 @@ async def run(
 async def stream(  # noqa: PLR0913, PLR0917
     server: Server,
     exchange: Exchange,
-    place: ExitStack,
+    place: Place,
     make_sink: Callable[[Write], SinkT],
     work: Callable[[SinkT], Awaitable[Failure | None]],
     headers: dict[str, str],
@@ -127,7 +127,7 @@ async def stream(  # noqa: PLR0913, PLR0917
     write = partial(_write_and_log, outlet.write) if settings.log_content else outlet.write
     sink = make_sink(write)
     exchange.answer = sink.answer
-    taken = place.pop_all()  # from here on the stream's own
+    taken = place.pass_on()  # from here on the stream's own
 
     async def make() -> Failure | None:
         with taken, server.metrics.streams.track_inprogress():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 import trio
-from attrs import Factory, define
+from attrs import Factory, define, evolve
 from quart import Response
 
 from pipeline.errors import Failure, ProxyError
@@ -14,12 +14,14 @@ from pipeline.loose_json import Json
 from pipeline.serve.answers import json_response
 from pipeline.serve.exchange import Exchange
 from pipeline.serve.streaming import BUG
+from pipeline.store.responses import StoredResponse
 from sinks.responses import error_code, error_message, response_object
 
 if TYPE_CHECKING:
     from pipeline.serve.app import Server
     from pipeline.serve.responses import Asked
 
+ABANDONED: Final = Failure("the server ended while it made this response; send the request again")
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
@@ -91,6 +93,18 @@ async def _make(server: Server, exchange: Exchange, asked: Asked) -> dict[str, A
         exchange.failure = BUG
     failure = exchange.failure
     return as_failed(response_object(asked.options, "failed"), failure)
+
+
+async def find(server: Server, owner: str, response_id: str) -> StoredResponse | None:
+    """What is kept of a response; one that is not finished, and made by nobody, has failed."""
+    being_made = response_id in server.jobs  # looked up first: at its end it is kept, then gone
+    stored = await server.store.get(owner, response_id)
+    if stored is not None and stored.unfinished and not being_made:
+        being_made = await server.siblings.makes(response_id)
+        stored = await server.store.get(owner, response_id)
+    if stored is None or not stored.unfinished or being_made:
+        return stored
+    return evolve(stored, response=as_failed(stored.response, ABANDONED))
 
 
 def as_failed(response: Json, failure: Failure) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 
 from pipeline.errors import Failure
 from pipeline.events import Burst, Failed, TurnEnd
-from pipeline.stage import Send, Settling, Source
+from pipeline.stage import Send, Source, settle
 
 ENDING = Failure(
     "the server is being stopped; send the request again in a moment",
@@ -19,42 +19,58 @@ ENDING = Failure(
 )
 
 
+class Time:
+    """How long the server lives. When it is up, whatever runs within it ends, all at once.
+
+    No task waits for that in every turn: a turn has enough to wait for.
+    """
+
+    def __init__(self) -> None:
+        self.is_up = False
+        self._running: set[trio.CancelScope] = set()
+
+    def begin(self, scope: trio.CancelScope) -> None:
+        """Have a scope cancelled when the time is up."""
+        if self.is_up:
+            scope.cancel()
+        self._running.add(scope)
+
+    def over(self, scope: trio.CancelScope) -> None:
+        """What ran in a scope has ended."""
+        self._running.discard(scope)
+
+    def end(self) -> None:
+        self.is_up = True
+        for scope in list(self._running):
+            scope.cancel()
+
+
 class EndedByServer:
     """A source that leaves when the server's time is up, and then ends its turn properly."""
 
-    def __init__(
-        self, source: Source, time_is_up: trio.Event, hear: Callable[[float], None]
-    ) -> None:
+    def __init__(self, source: Source, time: Time, hear: Callable[[float], None]) -> None:
         self._source = source
-        self._time_is_up = time_is_up
+        self._time = time
         self._hear = hear
 
     @property
     def real_time(self) -> bool:
         return self._source.real_time
 
-    def settle(self, *, delivered: bool) -> None:
-        if isinstance(self._source, Settling):
-            self._source.settle(delivered=delivered)
+    def settle(self, calls: Sequence[str] | None) -> None:
+        settle(self._source, calls)
 
     async def run(self, send: Send) -> None:
-        broken: trio.BrokenResourceError | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._until_time_is_up, nursery.cancel_scope)
-            try:
+        turn = trio.CancelScope()
+        self._time.begin(turn)
+        try:
+            with turn:
                 await self._source.run(_FirstHeard(send, self._hear))
-            except trio.BrokenResourceError as error:
-                broken = error  # to be raised as it is, and not in a group
-            nursery.cancel_scope.cancel()
-        if broken is not None:
-            raise broken
-        if self._time_is_up.is_set():
+        finally:
+            self._time.over(turn)
+        if turn.cancelled_caught:
             now = trio.current_time()
             await send.send((Failed(ENDING, at=now), TurnEnd("failed", at=now)))
-
-    async def _until_time_is_up(self, turn: trio.CancelScope) -> None:
-        await self._time_is_up.wait()
-        turn.cancel()
 
 
 class _FirstHeard:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
 import trio
+from quart import Request
 from quart.utils import encode_headers
-from quart.wrappers import Request
+from quart.wrappers.response import DataBody
 from quart_trio.asgi import TrioASGIHTTPConnection
 from quart_trio.wrappers.request import TrioBody, TrioRequest
 
 from pipeline.serve.exchange import Exchange
+from pipeline.serve.incoming import Incoming
+from pipeline.serve.moments import Moment
 from pipeline.serve.streaming import StreamedResponse
 
 if TYPE_CHECKING:
@@ -30,8 +34,10 @@ class Connection(TrioASGIHTTPConnection):
 
     app: Server
     _exchange: Exchange
+    _pass_on: Send
+    """Where what is surely not the last of an answer goes."""
 
-    async def __call__(self, receive: Any, send: Any) -> None:
+    async def __call__(self, receive: Any, send: Any) -> None:  # an Incoming, from our listener
         wished = dict(self.scope["headers"]).get(b"x-request-id", b"").decode("latin1")
         exchange = self._exchange = Exchange.of(
             self.scope["method"], self.scope["path"], wished or None
@@ -41,28 +47,46 @@ class Connection(TrioASGIHTTPConnection):
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=exchange.request_id)
         last = _LastHeldBack(send, exchange)
+        self._pass_on = send
         try:
-            await super().__call__(receive, last.send)
+            await self._serve(receive, last.send)
             await last.release()
         finally:
             exchange.client_left = not last.released
             self.app.finish(exchange)
 
-    async def handle_request(  # type: ignore[override]
-        self, nursery: trio.Nursery, request: Request, send: Any
-    ) -> None:
-        self._exchange.nursery = nursery
-        await super().handle_request(nursery, request, send)
+    async def _serve(self, receive: Incoming, send: Any) -> None:
+        """Answer in the request's nursery, which the client's leaving cancels."""
+        request = self._create_request_from_scope(send)
+        async with trio.open_nursery() as nursery:
+            self._exchange.nursery = nursery
+            receive.listen(partial(_hear, request, nursery))
+            await self.handle_request(nursery, request, send)
 
     async def _send_response(self, send: Any, response: Any) -> None:
-        if not isinstance(response, StreamedResponse):
+        streamed = isinstance(response, StreamedResponse)
+        if not streamed and not isinstance(response.response, DataBody):
             await super()._send_response(send, response)
             return
         headers = encode_headers(response.headers)
         status = response.status_code
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        await response.outlet.pour(send)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        rest = b""
+        if isinstance(response, StreamedResponse):
+            await response.outlet.pour(self._pass_on)
+        else:
+            rest = response.response.data
+        await send({"type": "http.response.body", "body": rest, "more_body": False})
+
+
+def _hear(request: Request, nursery: trio.Nursery, message: Message) -> None:
+    """What quart does with what the client sends."""
+    if message["type"] == "http.disconnect":
+        nursery.cancel_scope.cancel()
+        return
+    request.body.append(message["body"])
+    if not message["more_body"]:
+        request.body.set_complete()
 
 
 class _Body(TrioBody):
@@ -73,12 +97,15 @@ class _Body(TrioBody):
 
     def __init__(self, expected_content_length: int | None, max_content_length: int | None) -> None:
         super().__init__(None, max_content_length)
+        self._complete: Any = Moment()
+        self._has_data: Any = Moment()
 
 
 class BoundedRequest(TrioRequest):
     """A request whose body is kept within bounds, read or not."""
 
     body_class = _Body
+    lock_class: Any = object  # for forms, and nobody sends any
 
 
 class _LastHeldBack:
@@ -97,12 +124,12 @@ class _LastHeldBack:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._exchange.status = message["status"]
-        elif not message.get("more_body", False):
-            self._last = message
-            return
-        elif not self._exchange.first_byte and message["body"]:
+        elif message["body"] and not self._exchange.first_byte:
             self._exchange.first_byte = trio.current_time()
-        await self._send(message)
+        if message.get("more_body", True):
+            await self._send(message)
+        else:
+            self._last = message
 
     async def release(self) -> None:
         if self._last is not None:

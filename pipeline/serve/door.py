@@ -11,7 +11,7 @@ from urllib.parse import urljoin
 
 import httpx
 import structlog
-from attrs import evolve
+from attrs import evolve, frozen
 
 from pipeline.errors import Failure, ProxyError, UsageError
 from pipeline.loose_json import Json, as_json, as_list, text_of
@@ -177,17 +177,21 @@ def _dump(settings: Settings) -> EventDump | None:
         ) from None
 
 
+@frozen
+class Chosen:
+    """The app-servers an operator chose."""
+
+    options: BackendOptions
+    codex: str
+    """The Codex that we start ourselves; empty if all of them are somebody else's."""
+    name: str
+    """What they are, for people."""
+
+
 @asynccontextmanager
-async def open_door(settings: Settings, *, demo: bool = False) -> AsyncGenerator[Door]:
-    """The backend an operator chose, kept running; with `demo`, one that needs no login."""
-    api = responses_api(settings)
+async def choose_codex(settings: Settings, *, demo: bool = False) -> AsyncGenerator[Chosen]:
+    """The app-servers of the settings; with `demo`, one on a scripted model, which is served."""
     async with AsyncExitStack() as stack:
-        if api is not None and not demo:
-            client = await stack.enter_async_context(open_client())
-            over_http = ResponsesDoor(api, client, settings)
-            stack.callback(over_http.close)
-            yield over_http
-            return
         options = backend_options(settings)
         if demo:
             url = await stack.enter_async_context(ScriptedModel().serving())
@@ -197,8 +201,26 @@ async def open_door(settings: Settings, *, demo: bool = False) -> AsyncGenerator
         elif "stdio" in options.addresses and options.home is None:
             options = evolve(options, home=_usual_home())
         codex = find_codex(options.codex) if "stdio" in options.addresses else ""
-        pool = await stack.enter_async_context(open_backend(options))
-        door = CodexDoor(pool, settings, _name(options, codex, demo=demo), codex)
+        yield Chosen(options, codex, _name(options, codex, demo=demo))
+
+
+@asynccontextmanager
+async def open_door(
+    settings: Settings, *, demo: bool = False, chosen: Chosen | None = None
+) -> AsyncGenerator[Door]:
+    """The backend an operator chose, kept running; with `demo`, one that needs no login."""
+    api = responses_api(settings)
+    async with AsyncExitStack() as stack:
+        if api is not None and not demo:
+            client = await stack.enter_async_context(open_client())
+            over_http = ResponsesDoor(api, client, settings)
+            stack.callback(over_http.close)
+            yield over_http
+            return
+        if chosen is None:
+            chosen = await stack.enter_async_context(choose_codex(settings, demo=demo))
+        pool = await stack.enter_async_context(open_backend(chosen.options))
+        door = CodexDoor(pool, settings, chosen.name, chosen.codex)
         stack.callback(door.close)
         yield door
 

@@ -10,6 +10,7 @@ from quart import Response, request
 from pipeline.errors import Failure, ProxyError
 from pipeline.serve.answers import json_response
 from pipeline.serve.auth import is_loopback, same_secret
+from pipeline.serve.metrics import by_worker
 
 if TYPE_CHECKING:
     from pipeline.serve.app import Server
@@ -30,11 +31,17 @@ def add_routes(server: Server) -> None:
     @server.get("/healthz")
     async def healthz() -> Response:
         reason = _why_not(server)
+        others = await server.siblings.health()
+        workers = server.options.workers
+        if not reason and workers > 1 + len(others):
+            reason = f"only {1 + len(others)} of {workers} workers answer"
         told: dict[str, Any] = {
             "status": "degraded" if reason else "ok",
-            "turns": server.admission.running,
-            "waiting": server.admission.waiting,
+            "turns": server.admission.running + sum(one["turns"] for one in others),
+            "waiting": server.admission.waiting + sum(one["waiting"] for one in others),
         }
+        if workers > 1:
+            told["workers"] = 1 + len(others)
         if reason:
             told["reason"] = reason
         return json_response(told)
@@ -42,12 +49,14 @@ def add_routes(server: Server) -> None:
     @server.get("/metrics")
     async def metrics() -> Response:
         _may_read_metrics(server)
-        return Response(server.metrics.exposition(), content_type=CONTENT_TYPE_LATEST)
+        of_all = await server.siblings.metrics()
+        text = by_worker(of_all) if of_all else server.metrics.exposition()
+        return Response(text, content_type=CONTENT_TYPE_LATEST)
 
 
 def _why_not(server: Server) -> str:
     """Why no turn can run; strangers are only told that it is so."""
-    if server.time_is_up.is_set():
+    if server.time.is_up:
         return "the server is being stopped"
     reason = server.door.why_not
     return reason if not reason or is_loopback(request.remote_addr or "") else "no backend"

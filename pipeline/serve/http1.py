@@ -1,20 +1,19 @@
-"""HTTP/1.1 as hypercorn speaks it, with errors in JSON and an end that a client gets to read."""
+"""HTTP/1.1 as hypercorn speaks it, with errors in JSON and chunks that are framed by hand."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import h11
 import msgspec
-import trio
+from hypercorn.events import RawData
+from hypercorn.protocol.events import Body, StreamClosed
 
 from pipeline.errors import Failure
 
-LINGERING: Final = 2.0
-"""How long a client that is still sending may take to read why nobody listens."""
-_UNHEARD: Final = (h11.SEND_BODY, h11.ERROR)
 _REASONS: Final = {
     431: "the head of the request is too large; send shorter headers",
     501: "this transfer-encoding is not understood; send chunked, or a content-length",
@@ -22,30 +21,20 @@ _REASONS: Final = {
 
 if TYPE_CHECKING:  # their annotations are half unknown
 
-    class TCPServer:
-        """Hypercorn's side of one connection."""
-
-        protocol: Any
-        idle_task: Any
-        stream: trio.SocketStream
-
-        def __init__(self, *parts: Any) -> None: ...
-        async def run(self) -> None: ...
-        async def _read_data(self) -> None: ...
-        async def _close(self) -> None: ...
-
     class H11Protocol:
         """Hypercorn's reading and writing of HTTP/1.1."""
 
         config: Any
         connection: Any
+        can_read: Any
+        send: Callable[[Any], Awaitable[None]]
 
         def __init__(self, *parts: Any) -> None: ...
+        async def stream_send(self, event: Any) -> None: ...
         async def _send_h11_event(self, event: Any) -> None: ...
         async def _create_stream(self, request: h11.Request) -> None: ...
 
 else:
-    TCPServer = import_module("hypercorn.trio.tcp_server").TCPServer
     H11Protocol = import_module("hypercorn.protocol.h11").H11Protocol
 
 
@@ -56,15 +45,51 @@ class Http1(H11Protocol):
     asks for that can do without.
     """
 
+    _head = b""
+    """The head of an answer, until the first of its body follows: both are then one write."""
+
     async def _check_protocol(self, event: h11.Request) -> None:
         return
+
+    _in_chunks = False
+    """Whether the body of the answer is sent in chunks."""
+
+    async def stream_send(self, event: Any) -> None:
+        """Frame a chunk by hand: h11 would think as long about it as the write takes."""
+        if isinstance(event, Body) and self._in_chunks and event.data:
+            if self.connection.our_state is h11.SEND_BODY:
+                await self._write(b"%x\r\n%b\r\n" % (len(event.data), event.data))
+                return
+        elif isinstance(event, StreamClosed):
+            await self._write(b"")  # the head alone, where the body broke before it began
+        await super().stream_send(event)
+
+    async def _write(self, data: bytes) -> None:
+        """Write the head, if it still waits, and this."""
+        head, self._head = self._head, b""
+        if head or data:
+            await self.send(RawData(head + data))
+
+    async def _send_h11_event(self, event: Any) -> None:
+        try:
+            data = self.connection.send(event)
+        except h11.LocalProtocolError:
+            if self.connection.their_state != h11.ERROR:
+                raise
+            return  # a client that does not speak HTTP has been told so
+        if isinstance(event, h11.Response):
+            self._head = data
+            self._in_chunks = b"\r\ntransfer-encoding: chunked\r\n" in data.lower()
+        else:
+            await self._write(data)
 
     async def _create_stream(self, request: h11.Request) -> None:
         """Let a WebSocket begin where one is spoken.
 
         Everything else goes to the app, which sees a wish to upgrade and refuses it in JSON.
         """
-        if self._is_spoken(request):
+        wishes = any(name == b"upgrade" for name, _ in request.headers)
+        if not wishes or self._is_spoken(request):
             await super()._create_stream(request)
             return
         kept = [(name, value) for name, value in request.headers if name != b"connection"]
@@ -101,56 +126,3 @@ class Http1(H11Protocol):
         await self._send_h11_event(h11.Response(status_code=status_code, headers=headers))
         await self._send_h11_event(h11.Data(data=body))
         await self._send_h11_event(h11.EndOfMessage())
-
-
-class TcpConnection(TCPServer):
-    """One connection. Who is refused in the middle of sending hears it, and is then hung up on.
-
-    A socket that is closed with bytes unread resets the connection, and the client loses the
-    answer that it has not read yet.
-    """
-
-    def __init__(self, *parts: Any) -> None:
-        super().__init__(*parts)
-        self._reader: trio.lowlevel.Task | None = None
-        self._all_read = trio.Event()
-        self._lingers = False
-
-    async def _read_data(self) -> None:
-        of = self.protocol
-        of.protocol = Http1(
-            of.app,
-            of.config,
-            of.context,
-            of.task_group,
-            of.state,
-            of.ssl,
-            of.client,
-            of.server,
-            of.send,
-        )
-        self._reader = trio.lowlevel.current_task()
-        try:
-            await super()._read_data()
-            await self.idle_task.stop()  # it would keep a connection whose client has left
-        finally:
-            self._all_read.set()
-
-    async def _close(self) -> None:
-        reading = getattr(self.protocol.protocol, "connection", None)
-        if not self._lingers and getattr(reading, "their_state", None) in _UNHEARD:
-            self._lingers = True
-            with trio.move_on_after(LINGERING):
-                await self._let_it_finish()
-        await super()._close()
-
-    async def _let_it_finish(self) -> None:
-        """Say that no more will come, and read on until the client has seen it."""
-        try:
-            await self.stream.send_eof()
-            if trio.lowlevel.current_task() is not self._reader:
-                await self._all_read.wait()
-            while not self._all_read.is_set() and await self.stream.receive_some():
-                pass
-        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
-            pass  # it has left

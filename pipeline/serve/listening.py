@@ -17,7 +17,8 @@ from pipeline.errors import UsageError
 from pipeline.serve import websocket
 from pipeline.serve.app import Server
 from pipeline.serve.body import MIB
-from pipeline.serve.http1 import TcpConnection
+from pipeline.serve.idling import Idle
+from pipeline.serve.tcp import TcpConnection
 from pipeline.settings import Settings
 
 LAST_WORDS: Final = 2.0
@@ -69,6 +70,7 @@ class Listening:
         self._grace = settings.shutdown_grace
         self._context = _WorkerContext(None)
         self._config = config_for(settings)
+        self._idle = Idle(settings.keep_alive)
         self._streams: set[trio.SocketStream] = set()
         self._last_left = trio.Event()
 
@@ -80,6 +82,7 @@ class Listening:
     ) -> None:
         listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(s)) for s in sockets]
         async with trio.open_nursery() as connections:
+            connections.start_soon(self._idle.run)
             try:
                 async with trio.open_nursery() as accepting:
 
@@ -103,7 +106,7 @@ class Listening:
         self._streams.add(stream)
         app = _ASGIWrapper(self._server)
         try:
-            await TcpConnection(app, self._config, self._context, {}, stream).run()
+            await TcpConnection(self._idle, app, self._config, self._context, {}, stream).run()
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the client went away
         except* Exception as group:  # noqa: BLE001  # one connection's bug is not the server's end
@@ -116,10 +119,11 @@ class Listening:
     async def _end(self) -> None:
         """Let answers finish; then end them; then hang up on whoever does not read."""
         self._server.stopping.set()
-        await self._context.terminated.set()  # connections that are idle close now
+        await self._context.terminated.set()
+        self._idle.end()  # connections that are idle close now
         if not await self._quiet_within(self._grace):
             _log.warning("ending answers that take too long", **self._left())
-        self._server.time_is_up.set()
+        self._server.time.end()
         if not await self._quiet_within(LAST_WORDS):
             _log.warning("hanging up", **self._left())
 
@@ -137,8 +141,9 @@ class Listening:
 
 
 class ServingConfig(Config):
-    """Hypercorn's settings, and where WebSockets are spoken."""
+    """Hypercorn's settings, where WebSockets are spoken, and how long a client may not read."""
 
+    write_timeout: float = 60.0
     websocket_paths: frozenset[str] = frozenset()
 
 
@@ -151,6 +156,7 @@ def config_for(settings: Settings) -> Config:
     config.accesslog = None
     config.errorlog = logging.getLogger("hypercorn.error")
     config.keep_alive_timeout = settings.keep_alive
+    config.write_timeout = settings.write_timeout
     config.keep_alive_max_requests = 1_000_000
     config.include_server_header = False
     config.h11_max_incomplete_size = 64 * 1024

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import logging
 import sys
-from typing import Any, TextIO
+from time import monotonic, sleep
+from typing import Any, Final, TextIO, cast
 
+import msgspec
 import structlog
 
 from pipeline.settings import Settings
 
+PATIENCE: Final = 1.0
+"""How long a line waits for those of other processes; mixed lines are better than no server."""
+PAUSE: Final = 0.001
 Logger = structlog.typing.FilteringBoundLogger
 
 
-def configure(settings: Settings, out: TextIO | None = None) -> None:
-    """Send every log line to standard error, in the form that the operator or the place wants."""
+def configure(settings: Settings, out: TextIO | None = None, *, worker: int = 0) -> None:
+    """Send every log line to standard error, in the form that the operator or the place wants.
+
+    Of several workers, each puts its number into its lines.
+    """
     to: TextIO = sys.stderr if out is None else out
     pretty = settings.log_format == "pretty" or (settings.log_format == "auto" and to.isatty())
     last: list[Any] = (
         [structlog.dev.ConsoleRenderer(colors=to.isatty(), pad_event_to=0)]
         if pretty
-        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(_as_json)]
     )
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            *([_with(worker=worker)] if worker else []),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *last,
@@ -32,13 +43,71 @@ def configure(settings: Settings, out: TextIO | None = None) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelNamesMapping()[settings.log_level.upper()]
         ),
-        logger_factory=structlog.PrintLoggerFactory(to),
+        logger_factory=structlog.WriteLoggerFactory(_shared(to) if settings.workers > 1 else to),
         cache_logger_on_first_use=False,
     )
     for name in ("hypercorn.error", "pipeline.serve"):
         theirs = logging.getLogger(name)
         theirs.handlers = [_Passed()]
         theirs.propagate = False
+
+
+class SharedLog:
+    """Whole lines, though other processes write to the same place.
+
+    The system keeps short writes together, and neither long ones nor short ones out of long ones.
+    So every line waits for its turn; but not for long, and not again for one that does not end.
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._patience = PATIENCE
+
+    def write(self, line: str) -> None:
+        locked = self._lock()
+        try:
+            self._out.write(line)
+            self._out.flush()
+        finally:
+            if locked:
+                fcntl.lockf(self._out, fcntl.LOCK_UN)
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def _lock(self) -> bool:
+        until = monotonic() + self._patience
+        while True:
+            try:
+                fcntl.lockf(self._out, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if monotonic() >= until:
+                    self._patience = 0.0
+                    return False
+                sleep(PAUSE)
+            except OSError:
+                return False  # it is no file, or there are no locks here
+            else:
+                self._patience = PATIENCE
+                return True
+
+
+def _shared(out: TextIO) -> TextIO:
+    return cast("TextIO", SharedLog(out))
+
+
+def _as_json(line: object, **_: object) -> str:
+    try:
+        return msgspec.json.encode(line, enc_hook=repr).decode()
+    except UnicodeEncodeError:  # half of a surrogate pair, as in the name of an odd file
+        return json.dumps(line, default=repr)
+
+
+def _with(**facts: object) -> structlog.typing.Processor:
+    def add(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        return {**event, **facts}
+
+    return add
 
 
 class _Passed(logging.Handler):

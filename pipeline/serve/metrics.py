@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from pipeline.errors import Failure
@@ -43,10 +45,10 @@ class Metrics:
             registry=self._registry,
         )
         self.streams = Gauge("proxy_streams_open", "Streams being sent.", registry=self._registry)
-        self.events = counter("events", "Events by stage and what became of them.", "stage", "fate")
-        self.dropped = counter("events_dropped", "Events dropped, and why.", "stage", "reason")
+        self.events: Tally[tuple[str, str]] = Tally()
+        self.dropped: Tally[tuple[str, str]] = Tally()
+        self.cuts: Tally[tuple[str, str]] = Tally()
         self.calls = counter("tool_calls", "Tool calls forwarded, by how they came.", "origin")
-        self.cuts = counter("cuts", "Generations ended by a stage, and why.", "stage", "cause")
         self.violations = counter("contract_violations", "Illegal events kept back.", "rule")
         self.errors = counter("errors", "Failures by code.", "code")
         self.left = counter("clients_left", "Clients that left before the end.", "mode")
@@ -55,6 +57,7 @@ class Metrics:
         running = Gauge("proxy_turns_running", "Turns that run.", registry=self._registry)
         running.set_function(lambda: admission.running)
         self._registry.register(_Backend(backend))
+        self._registry.register(_Stages(self))
 
     def _counter(self, name: str, help: str, *labels: str) -> Counter:  # noqa: A002
         return Counter(f"proxy_{name}", help, labels, registry=self._registry)
@@ -88,15 +91,19 @@ class Metrics:
 
     def _count_stages(self, exchange: Exchange) -> None:
         for stage in (stage for ledger in exchange.ledgers for stage in ledger):
-            fates = {"in": stage.taken, "out": stage.given, "made": stage.made}
-            fates |= {"folded": stage.folded.total(), "dropped": stage.dropped.total()}
-            for fate, number in fates.items():
-                self.events.labels(stage.name, fate).inc(number)
+            name, events = stage.name, self.events
+            events[name, "in"] += stage.taken
+            events[name, "out"] += stage.given
+            events[name, "made"] += stage.made
+            if not (stage.folded or stage.dropped or stage.marks or stage.notes):
+                continue  # as nearly always
+            events[name, "folded"] += stage.folded.total()
+            events[name, "dropped"] += stage.dropped.total()
             for reason, number in stage.dropped.items():
-                self.dropped.labels(stage.name, self._known(reason)).inc(number)
+                self.dropped[name, self._known(reason)] += number
             for cause, number in stage.marks.items():
-                self.cuts.labels(stage.name, self._known(cause)).inc(number)
-            for told, number in (stage.dropped + stage.notes).items():
+                self.cuts[name, self._known(cause)] += number
+            for told, number in (*stage.dropped.items(), *stage.notes.items()):
                 if told.startswith(CONTRACT):
                     self.violations.labels(self._known(told.removeprefix(CONTRACT))).inc(number)
 
@@ -109,6 +116,24 @@ class Metrics:
 
     def exposition(self) -> bytes:
         return generate_latest(self._registry)
+
+
+class _Stages(Collector):
+    """What the stages did. Every request adds to forty of these, so they are plain numbers."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        for name, help, label, tally in (  # noqa: A001
+            ("events", "Events by stage and what became of them.", "fate", self._metrics.events),
+            ("events_dropped", "Events dropped, and why.", "reason", self._metrics.dropped),
+            ("cuts", "Generations ended by a stage, and why.", "cause", self._metrics.cuts),
+        ):
+            family = CounterMetricFamily(f"proxy_{name}", help, labels=("stage", label))
+            for labels, number in tally.items():
+                family.add_metric(labels, number)
+            yield family
 
 
 class _Backend(Collector):
@@ -134,3 +159,38 @@ class _Backend(Collector):
                 case _:
                     others.add_metric((what,), number)
         yield from (messages, errors, others)
+
+
+class _Told(Collector):
+    """What others have collected."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def by_worker(expositions: Mapping[str, str]) -> bytes:
+    """What several processes have counted as one exposition, each sample with a worker's name.
+
+    Sums would hide that a worker began to count anew, which whoever scrapes us can tell by itself.
+    """
+    read: Any = text_string_to_metric_families  # its types are half unknown
+    families: dict[str, Metric] = {}
+    for worker, text in expositions.items():
+        for family in read(text):
+            own = Metric(family.name, family.documentation, family.type)
+            for sample in family.samples:
+                labels = {**sample.labels, "worker": worker}
+                families.setdefault(family.name, own).samples.append(sample._replace(labels=labels))
+    registry = CollectorRegistry()
+    registry.register(_Told(families.values()))
+    return generate_latest(registry)
+
+
+def backend_exposition(counters: Tally[str]) -> bytes:
+    """The backend's counters alone, where no requests are served."""
+    registry = CollectorRegistry()
+    registry.register(_Backend(lambda: counters))
+    return generate_latest(registry)

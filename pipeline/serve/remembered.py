@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 from pipeline.errors import Failure, ProxyError
@@ -14,10 +14,11 @@ from pipeline.serve.sealed import Sealed
 from pipeline.store.responses import ResponseStore, StoredResponse
 
 LONGEST_CHAIN: Final = 10_000
-UNFINISHED: Final = frozenset({"queued", "in_progress"})
 Withheld: TypeAlias = Mapping[str, str]
 """Sealed reasoning that the client did not ask to see, by the id of its item."""
 NOTHING: Final[Withheld] = {}
+Find: TypeAlias = Callable[[str, str], Awaitable[StoredResponse | None]]
+"""A response of an owner, by its id, as it is by now."""
 RequestT = TypeVar("RequestT", bound=ResponsesRequest)
 
 
@@ -27,11 +28,13 @@ class Memory:
     def __init__(
         self,
         store: ResponseStore,
+        find: Find,
         sealed: Sealed,
         owner: str,
         nearby: Mapping[str, StoredResponse] | None = None,
     ) -> None:
         self._store = store
+        self._find = find
         self._sealed = sealed
         self.owner = owner
         self._nearby = nearby or {}
@@ -51,10 +54,10 @@ class Memory:
         for _ in range(LONGEST_CHAIN):
             if response_id is None:
                 break
-            found = self._nearby.get(response_id) or await self._store.get(self.owner, response_id)
+            found = self._nearby.get(response_id) or await self._find(self.owner, response_id)
             if found is None:
                 raise ProxyError(unknown_response(response_id, "previous_response_id"))
-            if found.response.get("status") in UNFINISHED:
+            if found.unfinished:
                 raise refusal("previous_response_id", "is still being made; wait for its end")
             answered = found.items[len(found.input_items) :]
             cut = [at for at, item in enumerate(answered) if item.get("type") in COMPACTIONS]

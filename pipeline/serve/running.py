@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -16,9 +17,19 @@ from pipeline.serve.auth import Keys, check_exposure
 from pipeline.serve.door import Door, open_door
 from pipeline.serve.listening import Listening, bind
 from pipeline.serve.sealed import Sealed
+from pipeline.serve.siblings import Siblings
 from pipeline.settings import Settings
 from pipeline.store.seal import Seal
-from pipeline.store.sqlite import IN_MEMORY, Bounds, open_store
+from pipeline.store.shared import SharedStore
+from pipeline.store.sqlite import IN_MEMORY, Bounds, SqliteStore, open_store
+
+
+@frozen
+class Among:
+    """What a server has in common with its siblings."""
+
+    sockets: list[socket.socket]
+    siblings: Siblings
 
 
 @frozen
@@ -29,6 +40,11 @@ class Running:
     """Where it is, without the /v1."""
     server: Server
 
+    @property
+    def backend(self) -> str:
+        """What runs the turns, for people."""
+        return self.server.door.name
+
 
 @asynccontextmanager
 async def serving(
@@ -37,36 +53,56 @@ async def serving(
     *,
     door: Door | None = None,
     demo: bool = False,
+    among: Among | None = None,
 ) -> AsyncGenerator[Running]:
     """Serve until the block is left; then running answers may finish within their grace.
 
     Without a door, the backend of the settings is opened; UsageError says why that cannot be.
     """
-    check_exposure(settings.host, Keys.from_settings(settings))
-    sockets = bind(settings.host, settings.port)
+    if among is None:
+        check_exposure(settings.host, Keys.from_settings(settings))
+    sockets = bind(settings.host, settings.port) if among is None else among.sockets
     async with AsyncExitStack() as stack:
         for listener in sockets:
             stack.enter_context(listener)
         if door is None:
             door = await stack.enter_async_context(open_door(settings, demo=demo))
             await door.check_login()
-        place = IN_MEMORY if demo and settings.store == Settings().store else settings.store
+        place = place_of_store(settings, demo=demo)
         kept = Bounds(settings.store_mb, settings.store_days * 86_400)
         store = await stack.enter_async_context(open_store(place, kept))
         sealed = Sealed(_seal(settings, place))
         stop = trio.Event()
         try:
             async with trio.open_nursery() as jobs:
-                server = create_app(settings, recipe, door, Remembers(store, sealed, jobs))
+                server = create_app(settings, recipe, door, _remembers(store, sealed, jobs, among))
                 async with trio.open_nursery() as nursery:
                     await nursery.start(Listening(server, settings).run, sockets, stop.wait)
-                    port = sockets[0].getsockname()[1]
-                    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-                    yield Running(f"http://{host}:{port}", server)
+                    yield Running(url_of(settings.host, sockets), server)
                     stop.set()
                 jobs.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise only_member(group) from None
+
+
+def url_of(host: str, sockets: list[socket.socket]) -> str:
+    """Where a server is that listens on these."""
+    port = sockets[0].getsockname()[1]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def place_of_store(settings: Settings, *, demo: bool) -> str:
+    """Where responses are kept: a demonstration leaves what is usually kept alone."""
+    return IN_MEMORY if demo and settings.store == Settings().store else settings.store
+
+
+def _remembers(
+    store: SqliteStore, sealed: Sealed, jobs: trio.Nursery, among: Among | None
+) -> Remembers:
+    if among is None:
+        return Remembers(store, sealed, jobs)
+    shared = SharedStore(store, among.siblings.written)
+    return Remembers(shared, sealed, jobs, among.siblings)
 
 
 def _seal(settings: Settings, place: str) -> Seal:

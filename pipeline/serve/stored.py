@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import evolve
 from quart import Response, request
 
 from pipeline.errors import Failure, ProxyError
 from pipeline.loose_json import text_of
 from pipeline.serve.answers import here, json_response
-from pipeline.serve.background import as_failed
-from pipeline.serve.remembered import UNFINISHED, unknown_response
+from pipeline.serve.background import find
+from pipeline.serve.remembered import unknown_response
 from pipeline.store.responses import StoredResponse
 
 if TYPE_CHECKING:
@@ -20,7 +19,15 @@ if TYPE_CHECKING:
 USUAL_PAGE: Final = 20
 LARGEST_PAGE: Final = 100
 PAGES: Final = frozenset(map(str, range(1, LARGEST_PAGE + 1)))
-ABANDONED: Final = Failure("the server ended while it made this response; send the request again")
+
+SILENT: Final = Failure(
+    "the process that makes this response does not answer just now: it may go on, and nothing was "
+    "deleted; try again soon",
+    status=503,
+    type="server_error",
+    code="server_is_overloaded",
+    retry_after=5.0,
+)
 
 
 def add_routes(server: Server) -> None:
@@ -32,10 +39,7 @@ def add_routes(server: Server) -> None:
 
     @server.delete("/v1/responses/<response_id>")
     async def forget(response_id: str) -> Response:
-        job = server.jobs.get(response_id)
-        if job is not None and job.owner == here().caller:
-            job.scope.cancel()
-            await job.over.wait()
+        await _ended(server, await _found(server, response_id))
         if not await server.store.delete(here().caller, response_id):
             raise ProxyError(unknown_response(response_id))
         return json_response({"id": response_id, "object": "response", "deleted": True})
@@ -52,21 +56,32 @@ def add_routes(server: Server) -> None:
             raise ProxyError(
                 _wrong(None, "only a response that was asked for with background can be cancelled")
             )
-        job = server.jobs.get(response_id)
-        if job is not None:
-            job.scope.cancel()
-            await job.over.wait()
-        return json_response((await _found(server, response_id)).response)
+        return json_response((await _ended(server, stored)).response)
 
 
 async def _found(server: Server, response_id: str) -> StoredResponse:
-    being_made = response_id in server.jobs  # looked up first: at its end it is kept, then gone
-    stored = await server.store.get(here().caller, response_id)
+    stored = await find(server, here().caller, response_id)
     if stored is None:
         raise ProxyError(unknown_response(response_id))
-    if stored.response.get("status") in UNFINISHED and not being_made:
-        return evolve(stored, response=as_failed(stored.response, ABANDONED))
     return stored
+
+
+async def _ended(server: Server, stored: StoredResponse) -> StoredResponse:
+    """A response as it is once nobody makes it any more, which is seen to."""
+    job = server.jobs.get(stored.response_id)
+    if job is not None:
+        job.scope.cancel()
+        await job.over.wait()
+    elif stored.unfinished:
+        await server.siblings.cancel(stored.owner, stored.response_id)
+    else:
+        return stored
+    last = await server.store.get(stored.owner, stored.response_id)
+    if last is None:
+        raise ProxyError(unknown_response(stored.response_id))
+    if last.unfinished:
+        raise ProxyError(SILENT)
+    return last
 
 
 def _page(items: list[dict[str, Any]]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from quart import Response
 
 from pipeline.errors import Failure, ProxyError
 from pipeline.serve.exchange import Exchange
+from pipeline.serve.moments import Moment
 
 BUG: Final = Failure("the server made a mistake; its log tells which", code="internal_error")
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -38,9 +39,9 @@ class Outlet:
         self._voice: Voice | None = None
         self._silence = silence
         self._send: SendMessage | None = None
-        self._opened = trio.Event()
-        self._first = trio.Event()
-        self._ended = trio.Event()
+        self._opened = Moment()
+        self._first = Moment()
+        self._ended = Moment()
         self._committed = False
         self._early: Failure | None = None
         self._unsent = b""
@@ -109,8 +110,8 @@ class Outlet:
     async def _body(self, data: bytes) -> None:
         assert self._send is not None  # noqa: S101
         self._last_sent = trio.current_time()
-        with trio.CancelScope(shield=True):  # events are numbered: none may be missing
-            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        # Events are numbered, so none may be missing: what is sent here is written whole.
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
 
 class StreamedResponse(Response):
@@ -119,5 +120,4 @@ class StreamedResponse(Response):
     def __init__(self, outlet: Outlet, headers: dict[str, str]) -> None:
         super().__init__(b"", headers=headers)  # pyright: ignore[reportUnknownMemberType]
         self.headers.remove("Content-Length")
-        self.timeout = None  # Quart would cut it after a minute
         self.outlet = outlet

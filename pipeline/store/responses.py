@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from attrs import field, frozen
 
 from pipeline.loose_json import Json, text_of
+
+UNFINISHED: Final = frozenset({"queued", "in_progress"})
 
 
 @frozen
@@ -23,6 +25,11 @@ class StoredResponse:
     previous: str | None = None
     withheld: Mapping[str, str] = field(factory=dict[str, str])
     """Sealed reasoning that the client did not ask to see, by the id of its item."""
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether it was still being made when this was kept."""
+        return self.response.get("status") in UNFINISHED
 
     @property
     def items(self) -> tuple[Json, ...]:
@@ -49,4 +56,8 @@ class ResponseStore(Protocol):
 
     async def items(self, owner: str, item_ids: Sequence[str]) -> dict[str, Json]:
         """Those of the items that are known, by id."""
+        ...
+
+    async def until_written(self) -> None:
+        """Until everything that was put before can be found by other processes too."""
         ...

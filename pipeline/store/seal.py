@@ -8,14 +8,16 @@ import os
 import secrets
 import zlib
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from pipeline.errors import UsageError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12
@@ -31,7 +33,14 @@ class Seal:
     """Authenticated encryption under one key; `owner` is part of what is authenticated."""
 
     def __init__(self, key: bytes) -> None:
-        self._cipher = AESGCM(key)
+        self._key = key
+
+    @cached_property
+    def _cipher(self) -> AESGCM:
+        """Loaded when first needed: it would be a tenth of a server that seals nothing."""
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
+
+        return AESGCM(self._key)
 
     @classmethod
     def from_file(cls, path: str) -> Seal:
@@ -67,10 +76,18 @@ class Seal:
             if f"{version}." != VERSION:
                 raise BrokenSealError("it was not sealed here")
             data = base64.urlsafe_b64decode(body.encode("ascii"))
-            packed = self._cipher.decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], owner.encode())
-        except (InvalidTag, binascii.Error, ValueError) as error:
+            packed = self._decrypted(data, owner)
+        except (binascii.Error, ValueError) as error:
             raise BrokenSealError("it was sealed elsewhere, for another key, or altered") from error
         return msgspec.json.decode(zlib.decompressobj().decompress(packed, LARGEST))
+
+    def _decrypted(self, data: bytes, owner: str) -> bytes:
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415  # see above
+
+        try:
+            return self._cipher.decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], owner.encode())
+        except InvalidTag:
+            raise ValueError("the tag does not fit") from None
 
 
 def _read_or_make(file: Path) -> bytes:

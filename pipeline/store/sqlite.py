@@ -42,7 +42,15 @@ CREATE TABLE IF NOT EXISTS items (
     PRIMARY KEY (id, owner, response)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS by_response ON items (response);
+CREATE TABLE IF NOT EXISTS total (size INTEGER NOT NULL);
+DELETE FROM total;
+INSERT INTO total SELECT coalesce(sum(size), 0) FROM responses;
 """
+"""The total is kept by all who write: to add up everything would take them longer and longer."""
+LESS: Final = """
+UPDATE total SET size = size - coalesce((SELECT size FROM responses WHERE id = ?), 0)
+"""
+"""What is about to be replaced or deleted no longer counts."""
 Result = TypeVar("Result")
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
@@ -67,7 +75,10 @@ class SqliteStore:
         self._waiting: dict[str, StoredResponse] = {}
         self._deleted: set[str] = set()
         self._news = trio.Event()
-        self._idle = trio.Event()
+        self._wrote = trio.Event()
+        self._begun = self._done = 0
+        self._unfinished: set[str] = set()
+        """What was written and will be again: if it is gone by then, somebody has deleted it."""
 
     # -- the interface ---------------------------------------------------------------------------
 
@@ -109,10 +120,9 @@ class SqliteStore:
         """Write what waits, as it comes."""
         while True:
             if not self._waiting and not self._deleted:
-                self._idle.set()
                 self._news = trio.Event()
                 await self._news.wait()
-                self._idle = trio.Event()
+            self._begun += 1
             batch, gone = list(self._waiting.values()), list(self._deleted)
             try:
                 await self._in_thread(partial(self._write, batch))
@@ -123,11 +133,15 @@ class SqliteStore:
                 if self._waiting.get(stored.response_id) is stored:
                     del self._waiting[stored.response_id]
             self._deleted.difference_update(gone)
+            self._done += 1
+            self._wrote.set()
+            self._wrote = trio.Event()
 
     async def until_written(self) -> None:
-        """Until nothing waits."""
-        while self._waiting or self._deleted:
-            await self._idle.wait()
+        """Until what waits now is written, however much comes after it."""
+        last = self._begun + 1  # what came after a batch began is in the next one
+        while (self._waiting or self._deleted) and self._done < last:
+            await self._wrote.wait()
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         return await trio.to_thread.run_sync(work, limiter=self._one_at_a_time)
@@ -137,38 +151,57 @@ class SqliteStore:
     def _write(self, batch: list[StoredResponse]) -> None:
         now = time.time()
         with self._database:
+            self._database.execute("BEGIN IMMEDIATE")  # what is looked for stays as it is found
             for stored in batch:
-                parts = (stored.response, stored.input_items, stored.withheld)
-                written = [_encode(part) for part in parts]
-                items = [
-                    (item_id, stored.owner, stored.response_id, _encode(item))
-                    for item in stored.items
-                    if (item_id := text_of(item.get("id")))
-                ]
-                size = sum(map(len, written)) + sum(len(item[-1]) for item in items)
-                row = (stored.response_id, stored.owner, now, size)
-                self._database.execute(
-                    "INSERT OR REPLACE INTO responses VALUES (?,?,?,?,?,?,?,?)",
-                    (*row, stored.previous, *written),
-                )
-                self._database.executemany("INSERT OR REPLACE INTO items VALUES (?,?,?,?)", items)
-            self._evict(now)
+                if stored.response_id not in self._unfinished or self._has(stored.response_id):
+                    self._write_one(stored, now)
+            evicted = self._evict(now)
+        for stored in batch:
+            self._unfinished.discard(stored.response_id)
+            if stored.unfinished:
+                self._unfinished.add(stored.response_id)
+        self._unfinished.difference_update(evicted)
 
-    def _evict(self, now: float) -> None:
+    def _write_one(self, stored: StoredResponse, now: float) -> None:
+        parts = (stored.response, stored.input_items, stored.withheld)
+        written = [_encode(part) for part in parts]
+        items = [
+            (item_id, stored.owner, stored.response_id, _encode(item))
+            for item in stored.items
+            if (item_id := text_of(item.get("id")))
+        ]
+        size = sum(map(len, written)) + sum(len(item[-1]) for item in items)
+        row = (stored.response_id, stored.owner, now, size)
+        self._database.execute(LESS, (stored.response_id,))
+        self._database.execute(
+            "INSERT OR REPLACE INTO responses VALUES (?,?,?,?,?,?,?,?)",
+            (*row, stored.previous, *written),
+        )
+        self._database.executemany("INSERT OR REPLACE INTO items VALUES (?,?,?,?)", items)
+        self._database.execute("UPDATE total SET size = size + ?", (size,))
+
+    def _has(self, response_id: str) -> bool:
+        row = self._database.execute("SELECT 1 FROM responses WHERE id = ?", (response_id,))
+        return row.fetchone() is not None
+
+    def _evict(self, now: float) -> list[str]:
         """Let go of what is too old, and of the oldest while there is too much."""
         old = self._database.execute(
             "SELECT id FROM responses WHERE kept < ?", (now - self._bounds.seconds,)
         ).fetchall()
         limit = int(self._bounds.megabytes * 1_000_000)
-        (total,) = self._database.execute("SELECT coalesce(sum(size), 0) FROM responses").fetchone()
+        (total,) = self._database.execute("SELECT size FROM total").fetchone()
         if total > limit:
             by_age = self._database.execute("SELECT id, size FROM responses ORDER BY kept, id")
-            for response_id, size in by_age.fetchall():
+            for response_id, size in by_age:  # as far as need be: there may be very many
                 old.append((response_id,))
                 total -= size
                 if total <= limit:
                     break
-        self._delete_rows([response_id for (response_id,) in old])
+            by_age.close()
+        evicted = [response_id for (response_id,) in old]
+        self._delete_rows(evicted)
+        return evicted
 
     def _remove(self, response_ids: list[str]) -> None:
         with self._database:
@@ -176,6 +209,7 @@ class SqliteStore:
 
     def _delete_rows(self, response_ids: list[str]) -> None:
         keys = [(response_id,) for response_id in response_ids]
+        self._database.executemany(LESS, keys)
         self._database.executemany("DELETE FROM responses WHERE id = ?", keys)
         self._database.executemany("DELETE FROM items WHERE response = ?", keys)
 
@@ -235,11 +269,31 @@ def _connect(path: str) -> sqlite3.Connection:
         database = sqlite3.connect(path, timeout=WAIT_FOR_LOCK, check_same_thread=False)
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=NORMAL")
-        if database.execute("PRAGMA user_version").fetchone() != (LAYOUT,):
-            database.executescript(OTHER_LAYOUT)
-        database.executescript(SCHEMA)
+        _lay_out(database)
     except (OSError, sqlite3.Error) as error:
         raise UsageError(
             f"PROXY_STORE={path} cannot be used: {error}; it takes a file, or {IN_MEMORY}"
         ) from None
     return database
+
+
+def _lay_out(database: sqlite3.Connection) -> None:
+    """Make the tables. Of several processes that start at once, one does it, in one step."""
+    database.execute("BEGIN IMMEDIATE")
+    kept = database.execute("PRAGMA user_version").fetchone() == (LAYOUT,)
+    for script in ("" if kept else OTHER_LAYOUT, SCHEMA):
+        for statement in filter(str.strip, script.split(";")):
+            database.execute(statement)
+    database.commit()
+
+
+async def prepare_store(path: str) -> None:
+    """Make the file ready for processes that open it all at once; UsageError says why it cannot be.
+
+    A file changes over to its journal only while nobody else has it open.
+    """
+
+    def prepare() -> None:
+        _connect(path).close()
+
+    await trio.to_thread.run_sync(prepare)

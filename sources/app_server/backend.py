@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import trio
-from attrs import Factory, frozen
+from attrs import Factory, evolve, frozen
 
 from pipeline.errors import Failure, ProxyError, UsageError, only_member
-from sources.app_server.binary import find_codex
-from sources.app_server.catalog import write_catalog
 from sources.app_server.held import HeldTurns, HoldingOptions
-from sources.app_server.hermetic import Confinement
-from sources.app_server.mcp_servers import configured_servers
 from sources.app_server.place import Bounds, Place
-from sources.app_server.stdio import StdioTransport
-from sources.app_server.supervisor import AppServer, Connect, Patience
+from sources.app_server.shared import SharedCodex
+from sources.app_server.starting import Connect, Starter
+from sources.app_server.supervisor import NOISE, AppServer, Patience
 from sources.app_server.transport import Transport
 from sources.app_server.websocket import WebSocketTransport
 
 SCHEMES = ("ws://", "wss://", "unix://")
+WORKSPACE = "workspace"
+OTHERS_NOISE = (*NOISE, "thread/deleted")
+"""What an app-server tells everybody of what it does for somebody else."""
 
 
 @frozen
@@ -42,6 +42,10 @@ class BackendOptions:
     mcp_tools: bool = False
     """Whether the model is offered their tools."""
     overrides: dict[str, str] = Factory(dict[str, str])
+    shared: tuple[SharedCodex, ...] = ()
+    """Children that another process of ours runs, confined as these options say."""
+    workspace: Path | None = None
+    """The empty folder that turns run in; without one, it is made."""
     bounds: Bounds = Factory(Bounds)
     patience: Patience = Factory(Patience)
     holding: HoldingOptions = Factory(HoldingOptions)
@@ -108,38 +112,92 @@ class Pool:
 @asynccontextmanager
 async def open_backend(options: BackendOptions) -> AsyncGenerator[Pool]:
     """Start the app-servers and keep them running; stop them at the end."""
-    with tempfile.TemporaryDirectory(prefix="codex-sluice-") as folder:
-        workspace = Path(folder) / "workspace"
-        workspace.mkdir()
+    with ExitStack() as stack:
+        folder = options.workspace
+        if folder is None or "stdio" in options.addresses:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="codex-sluice-")))
+        workspace = options.workspace or _workspace_in(folder)
         servers = [
             AppServer(
                 name=_name(address),
-                connect=_connector(address, options, Path(folder), workspace),
+                connect=_connector(address, options, folder, workspace),
                 workspace=str(workspace),
                 patience=options.patience,
                 sees_files=options.view_image,
-                hides_mcp=_hides_mcp(address, options),
+                hides_mcp=_hides_mcp(options, ours=address == "stdio"),
             )
             for address in options.addresses
         ]
-        try:
-            async with trio.open_nursery() as nursery:
-                for server in servers:
-                    nursery.start_soon(server.run)
-                yield Pool(servers, options.patience.handshake, options.holding, options.bounds)
-                nursery.cancel_scope.cancel()
-        except BaseExceptionGroup as group:
-            raise only_member(group) from None
+        servers += [_server_elsewhere(shared, options, workspace) for shared in options.shared]
+        async with _kept_running(servers):
+            yield Pool(servers, options.patience.handshake, options.holding, options.bounds)
+
+
+@asynccontextmanager
+async def open_children(options: BackendOptions, folder: Path) -> AsyncGenerator[list[AppServer]]:
+    """Start an app-server for each `stdio` and keep it running, for other processes of ours to use.
+
+    They listen in the folder, which must be only ours; none of them is connected to for turns.
+    """
+    workspace = _workspace_in(folder)
+    children = [address for address in options.addresses if address == "stdio"]
+    starter = Starter(options, folder, workspace) if children else None
+    servers = [
+        AppServer(
+            name=_name(address),
+            connect=starter.on_sockets(f"codex-{number}"),
+            workspace=str(workspace),
+            patience=options.patience,
+            quiet=OTHERS_NOISE,
+        )
+        for number, address in enumerate(children)
+        if starter is not None
+    ]
+    async with _kept_running(servers):
+        yield servers
+
+
+@asynccontextmanager
+async def _kept_running(servers: Iterable[AppServer]) -> AsyncGenerator[None]:
+    try:
+        async with trio.open_nursery() as nursery:
+            for server in servers:
+                nursery.start_soon(server.run)
+            yield
+            nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise only_member(group) from None
+
+
+def _workspace_in(folder: Path) -> Path:
+    workspace = folder / WORKSPACE
+    workspace.mkdir()
+    return workspace
 
 
 def _name(address: str) -> str:
     return "codex app-server" if address == "stdio" else address
 
 
-def _hides_mcp(address: str, options: BackendOptions) -> bool:
+def _hides_mcp(options: BackendOptions, *, ours: bool) -> bool:
     """Whether turns must be told to do without MCP servers; a child of ours may have none."""
-    used = options.mcp_servers or address != "stdio"
+    used = options.mcp_servers or not ours
     return used and not (options.mcp_servers and options.mcp_tools)
+
+
+def _server_elsewhere(shared: SharedCodex, options: BackendOptions, workspace: Path) -> AppServer:
+    server = AppServer(
+        name=_name("stdio"),
+        connect=shared.connect,
+        workspace=str(workspace),
+        # Whoever runs it makes the pauses: to connect is to wait until it is there again.
+        patience=evolve(options.patience, longest_pause=options.patience.first_pause),
+        sees_files=options.view_image,
+        hides_mcp=_hides_mcp(options, ours=True),
+        on_turn=shared.on_turn,
+    )
+    shared.on_move = server.renew
+    return server
 
 
 def _connector(address: str, options: BackendOptions, folder: Path, workspace: Path) -> Connect:
@@ -154,27 +212,4 @@ def _connector(address: str, options: BackendOptions, folder: Path, workspace: P
             f"CODEX_APP_SERVER={address} is not possible; it takes stdio, or addresses that start "
             f"with {', '.join(SCHEMES)}"
         )
-    codex = find_codex(options.codex)
-    home = (options.home or folder / "home").absolute()
-    home.mkdir(parents=True, exist_ok=True)
-    confined = Confinement(
-        home=home,
-        workspace=workspace,
-        web_search=options.web_search,
-        view_image=options.view_image,
-        mcp_servers=options.mcp_servers,
-        overrides=options.overrides,
-    )
-
-    async def start(nursery: trio.Nursery) -> Transport:
-        environment = confined.environment()
-        catalog = await write_catalog(
-            codex, environment, folder / "models.json", refresh=options.home is not None
-        )
-        known: frozenset[str] = frozenset()
-        if not options.mcp_servers:
-            known = await configured_servers(codex, environment, home)
-        command = confined.command(codex, catalog=catalog, known_servers=known)
-        return await StdioTransport.start(nursery, command, env=environment, cwd=str(workspace))
-
-    return start
+    return Starter(options, folder, workspace).on_stdio

@@ -25,15 +25,18 @@ class LineFramer:
         """The lines that are complete by now, without their ends; blank ones are left out."""
         *ended, rest = data.split(b"\n")
         lines: list[bytes] = []
-        for piece in ended:
-            self._hold(piece)
-            if not self._skipping and (line := b"".join(self._parts).strip()):
-                lines.append(line)
+        if ended:  # the first one may have begun in earlier data; the others are all here
+            self._hold(ended[0])
+            if not self._skipping:
+                lines.append(b"".join(self._parts).strip())
             self._parts.clear()
             self._held = 0
             self._skipping = False
+            whole = [line.strip() for line in ended[1:] if len(line) <= self._longest]
+            self.overlong += len(ended) - 1 - len(whole)
+            lines += whole
         self._hold(rest)
-        return lines
+        return [line for line in lines if line]
 
     def close(self) -> bytes:
         """What came after the last end of a line."""

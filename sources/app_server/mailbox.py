@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import trio
-from attrs import frozen
 
 from sources.app_server.rpc import Notification, ServerRequest
 
 MOST_BYTES: Final = 64 * 1024 * 1024
 
-Letter: TypeAlias = Notification | ServerRequest
+Letter: TypeAlias = Notification | ServerRequest | bytes
+"""A message. The line of a delta stays as it is: there are so many that they are read together."""
 
 
-@frozen
-class Delivery:
+class Delivery(NamedTuple):
     """What one read of the backend brought for one turn, and when."""
 
     letters: tuple[Letter, ...]
@@ -41,7 +40,8 @@ class Mailbox:
         """Add what has arrived. Letters after the end, or over the bound, are not kept."""
         if self._reason is not None:
             return
-        self._bytes += sum(letter.size for letter in letters)
+        for letter in letters:
+            self._bytes += len(letter) if isinstance(letter, bytes) else letter.size
         if self._bytes > self._most_bytes:
             self.close("the client read too slowly, and the turn's mailbox is full")
             return

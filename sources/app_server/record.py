@@ -11,8 +11,7 @@ from uuid import uuid4
 import msgspec
 import trio
 
-from pipeline.loose_json import is_json, is_list
-from sources.app_server.mailbox import Delivery
+from pipeline.loose_json import Json, is_json, is_list
 
 _SECRET_KEY: Final = re.compile(r"token|secret|password|api[_-]?key|authorization", re.IGNORECASE)
 _SECRET_TEXT: Final = re.compile(r"\b(?:sk-[\w-]{8,}|eyJ[\w-]{10,}\.[\w.-]+|Bearer\s+\S{8,})")
@@ -30,11 +29,12 @@ class Recorder:
         self._file = os.fdopen(descriptor, "wb")
         self._start = trio.current_time()
 
-    def write(self, delivery: Delivery) -> None:
-        at = round(delivery.at - self._start, 6)
-        for letter in delivery.letters:
-            message = redacted(letter.message) if self._redact else letter.message
-            self._file.write(msgspec.json.encode({"at": at, "message": message}) + b"\n")
+    def write(self, message: Json, at: float) -> None:
+        line = {
+            "at": round(at - self._start, 6),
+            "message": redacted(message) if self._redact else message,
+        }
+        self._file.write(msgspec.json.encode(line) + b"\n")
 
     def close(self) -> None:
         self._file.close()

@@ -93,19 +93,19 @@ class RpcCore:
 
     def incoming(self, lines: Iterable[bytes]) -> list[Incoming]:
         """What the lines say, in order."""
-        found: list[Incoming] = []
-        for line in lines:
-            try:
-                message = parse_line(line)
-            except ValueError:
-                self.counters["broken line"] += 1
-                continue
-            read = _classify(message, len(line)) if is_json(message) else None
-            if read is None:
-                self.counters["not a message"] += 1
-            else:
-                found.append(read)
-        return found
+        return [read for line in lines if (read := self.read(line)) is not None]
+
+    def read(self, line: bytes) -> Incoming | None:
+        """What one line says; None, and counted, if it says nothing."""
+        try:
+            message = parse_line(line)
+        except ValueError:
+            self.counters["broken line"] += 1
+            return None
+        read = _classify(message, len(line)) if is_json(message) else None
+        if read is None:
+            self.counters["not a message"] += 1
+        return read
 
 
 def _classify(message: Json, size: int) -> Incoming | None:

@@ -10,7 +10,7 @@ from sources.app_server.client import BackendGoneError, BackendSilentError, Pend
 from sources.app_server.mailbox import Delivery, Mailbox
 from sources.app_server.mcp_servers import named_servers
 from sources.app_server.place import Place
-from sources.app_server.rpc import RpcError, ServerRequest
+from sources.app_server.rpc import OVERLOADED, RpcError, ServerRequest
 from sources.app_server.thread import ThreadPlan, thread_id, turn_id
 
 LETTING_GO: Final = 5.0
@@ -34,6 +34,8 @@ class Session:
         """The tool calls that the backend waits for, by call id."""
         self._opening: Pending | None = None
         self._starting: Pending | None = None
+        self._interrupting: Pending | None = None
+        self._turn = ""
         self._mailbox: Mailbox | None = None
         self._let_go = False
         self._released = False
@@ -41,7 +43,7 @@ class Session:
 
     @property
     def opened(self) -> bool:
-        return self._opening is not None
+        return bool(self.thread) or self._opening is not None
 
     @property
     def alive(self) -> bool:
@@ -54,11 +56,14 @@ class Session:
         opened = await client.request("thread/start", opening, begun=self._opens)
         self.thread = thread_id(opened)
         self._mailbox = client.open_mailbox(self.thread)
+        self._opening = None  # what it was answered is long
         if items := plan.injected():
             injected: Json = {"threadId": self.thread, "items": items}
             await client.request("thread/inject_items", injected)
         params = plan.turn_start(self.thread)
-        return turn_id(await client.request("turn/start", params, begun=self._starts))
+        self._turn = turn_id(await client.request("turn/start", params, begun=self._starts))
+        self._starting = None
+        return self._turn
 
     async def _hidden_servers(self) -> frozenset[str]:
         """The MCP servers that the thread must do without, as they are named at this moment.
@@ -90,7 +95,7 @@ class Session:
         for letter in self._mailbox.empty():
             if isinstance(letter, ServerRequest):
                 self.requests[text_of(letter.params.get("callId"))] = letter
-            elif letter.method == "turn/completed":
+            elif not isinstance(letter, bytes) and letter.method == "turn/completed":
                 self.ended = True
 
     async def answer(self, outputs: dict[str, Any]) -> None:
@@ -98,6 +103,13 @@ class Session:
         for call_id in [call for call in self.requests if call in outputs]:
             request = self.requests.pop(call_id)
             await self.place.client.answer(request, tool_result(outputs[call_id]))
+
+    def interrupt(self) -> None:
+        """Ask the backend to stop, without waiting for its answer: it may do so at once."""
+        if self._interrupting is None and self._turn and not self.ended and self.alive:
+            self.place.client.close_mailbox(self.thread)  # from here on everything is late
+            params = {"threadId": self.thread, "turnId": self._turn}
+            self._interrupting = self.place.client.begin("turn/interrupt", params)
 
     def release(self) -> None:
         """Give the place back: nothing more is said here."""
@@ -118,18 +130,19 @@ class Session:
             self.release()
 
     async def _end(self) -> None:
-        if self._opening is None:
-            return
         client = self.place.client
         try:
-            self.thread = self.thread or await self._opened(self._opening)
-            client.close_mailbox(self.thread)  # from here on everything is late
+            if self._opening is not None:
+                self.thread = await self._opened(self._opening)
+            if not self.thread:
+                return
+            client.close_mailbox(self.thread)
             await self._try(self._interrupt, "not interrupted")
             await self._try(self._delete, "not let go")
         except (RpcError, BackendGoneError, BackendSilentError):
             return  # there is no thread
         finally:
-            for asked in filter(None, (self._opening, self._starting)):
+            for asked in filter(None, (self._opening, self._starting, self._interrupting)):
                 client.forget(asked)
 
     async def _opened(self, opening: Pending) -> str:
@@ -148,8 +161,16 @@ class Session:
 
     async def _interrupt(self) -> None:
         if self._starting is not None and not self.ended:
-            turn = turn_id(await self._starting.wait(LETTING_GO))
-            params = {"threadId": self.thread, "turnId": turn}
+            self._turn = turn_id(await self._starting.wait(LETTING_GO))
+        self.interrupt()
+        if self._interrupting is None:
+            return
+        try:
+            await self._interrupting.wait(LETTING_GO)
+        except RpcError as error:
+            if error.code != OVERLOADED:
+                raise
+            params = {"threadId": self.thread, "turnId": self._turn}
             await self.place.client.request("turn/interrupt", params, LETTING_GO)
 
     async def _delete(self) -> None:

@@ -2,43 +2,44 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-import re
-import resource
-import signal
+import select
 import subprocess
-from collections import deque
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 import trio
 
+from sources.app_server.child import READ_SIZE, Child
 from sources.app_server.framing import LineFramer
-from sources.app_server.transport import TransportClosedError
 
-PAGE_SIZE: Final = resource.getpagesize()
-READ_SIZE: Final = 65_536
-_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
-LAST_MOMENT: Final = 0.3
-GRACE: Final = 2.0
-"""How long a child may take to end once its input is closed, and again once it is told to."""
+MOST_READS: Final = 4
+PIPE_SIZE: Final = 1024 * 1024
+"""What an app-server may be ahead of us: the more, the more is read at once under load."""
+ATOMIC: Final = select.PIPE_BUF
+"""What a pipe takes whole or not at all."""
 
 
-class StdioTransport:
-    """Owns one child process. Its stderr is drained always, the last lines kept for messages."""
+def widen(pipe: trio.lowlevel.FdStream) -> None:
+    """Let a pipe hold more, where that can be had: it is only faster."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, PIPE_SIZE)
+
+
+class StdioTransport(Child):
+    """One child process, which leaves at the end of its input."""
 
     def __init__(self, process: trio.Process) -> None:
-        assert process.stdin is not None  # noqa: S101
-        assert process.stdout is not None  # noqa: S101
-        assert process.stderr is not None  # noqa: S101
-        self.process = process
-        self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
+        super().__init__(process)
+        assert isinstance(process.stdout, trio.lowlevel.FdStream)  # noqa: S101
+        self._stdout = process.stdout
+        widen(self._stdout)
         self._framer = LineFramer()
         self._sending = trio.Lock()
-        self._silent = trio.Event()
-        self.last_words: deque[str] = deque(maxlen=20)
 
     @classmethod
     async def start(
@@ -62,6 +63,15 @@ class StdioTransport:
         nursery.start_soon(transport._drain_stderr)
         return transport
 
+    def send_now(self, message: bytes) -> bool:
+        if len(message) >= ATOMIC or self._sending.locked():
+            return False
+        try:
+            os.write(self._stdin.fileno(), message + b"\n")
+        except OSError:
+            return False  # whoever waits is told why
+        return True
+
     async def send(self, message: bytes) -> None:
         async with self._sending:  # two turns may speak at once; a line is one write
             try:
@@ -77,58 +87,25 @@ class StdioTransport:
                 raise await self._gone() from error
             if not data:
                 raise await self._gone()
-            if lines := self._framer.feed(bytes(data)):
+            if lines := self._framer.feed(bytes(data) + self._more(len(data))):
                 return lines
 
-    def memory(self) -> int | None:
-        try:
-            pages = Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1]
-        except (OSError, IndexError):
-            return 0  # no such file on this system: the number of turns alone decides
-        return int(pages) * PAGE_SIZE
-
-    async def aclose(self) -> None:
-        with trio.CancelScope(shield=True):
+    def _more(self, got: int) -> bytes:
+        """What else is there, if one read could not take it all: bursts grow with the load."""
+        pieces: list[bytes] = []
+        for _ in range(MOST_READS - 1):
+            if got < READ_SIZE:
+                break
             try:
-                await self._stdin.aclose()  # the polite way: the app-server leaves at end of input
-                await self._wait_a_little()
-                if self.process.returncode is None:
-                    self.process.terminate()
-                    await self._wait_a_little()
-            finally:  # a second Ctrl-C, which no shield holds back, must not leave it behind
-                self._kill()
-            await self.process.wait()
-            await self._stdout.aclose()
-            await self._stderr.aclose()
+                pieces.append(os.read(self._stdout.fileno(), READ_SIZE))
+            except OSError:
+                break  # nothing for now; or it is gone, which the next read will tell
+            got = len(pieces[-1])
+        return b"".join(pieces)
 
-    async def _wait_a_little(self) -> None:
-        with trio.move_on_after(GRACE):
-            await self.process.wait()
+    async def _farewell(self) -> None:
+        await self._stdin.aclose()  # the app-server leaves at the end of its input
+        await self._wait_a_little()
 
-    def _kill(self) -> None:
-        """End it by force if it still lives, with whatever it started: the group is its own."""
-        if self.process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-
-    async def _gone(self) -> TransportClosedError:
-        """How it ended. A child's output ends a moment before it does and before its last words."""
-        with trio.move_on_after(LAST_MOMENT):
-            await self._silent.wait()
-            await self.process.wait()
-        code = self.process.poll()
-        how = "closed its output" if code is None else f"ended with status {code}"
-        last_words = self.last_words[-1] if self.last_words else ""
-        return TransportClosedError(f"codex app-server {how}", last_words)
-
-    async def _drain_stderr(self) -> None:
-        framer = LineFramer(longest=READ_SIZE)
-        try:
-            async for data in self._stderr:
-                for line in framer.feed(bytes(data)):
-                    words = _COLOURS.sub("", line.decode("utf-8", "replace"))
-                    self.last_words.append(words[:500])
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            return
-        finally:
-            self._silent.set()
+    async def _clear_away(self) -> None:
+        await self._stdout.aclose()

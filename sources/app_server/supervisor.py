@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias
+from typing import Final
 
 import structlog
 import trio
@@ -17,6 +17,7 @@ from sources.app_server.capabilities import probe
 from sources.app_server.client import AppServerClient, BackendGoneError, BackendSilentError
 from sources.app_server.place import Place
 from sources.app_server.rpc import RpcError, ServerRequest, thread_of
+from sources.app_server.starting import Connect
 from sources.app_server.transport import Transport, TransportClosedError
 
 NOISE: Final = (
@@ -29,9 +30,10 @@ NOISE: Final = (
     "warning",
 )
 """Notifications that say nothing to a client, silenced at the source."""
+LOOK_EVERY: Final = 8
+"""After so many turns the memory of a child is looked at again."""
 
 _log: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger(__name__)
-Connect: TypeAlias = Callable[[trio.Nursery], Awaitable[Transport]]
 
 
 @frozen
@@ -49,6 +51,23 @@ class Patience:
     """Over so many bytes a child of ours is replaced; 0 means never."""
     drain: float = 900.0
     """How long a replaced child may take to end its last turns."""
+
+
+class Pauses:
+    """How soon to start again what ended, the longer the more often it did so of late."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._ends: deque[float] = deque()
+
+    def next(self) -> float:
+        """Exponential in the number of recent ends, with jitter so that many do not march."""
+        now = trio.current_time()
+        self._ends.append(now)
+        while self._ends[0] < now - self._patience.window:
+            self._ends.popleft()
+        pause = self._patience.first_pause * 2.0 ** (len(self._ends) - 1)
+        return min(pause, self._patience.longest_pause) * random.uniform(0.5, 1.0)  # noqa: S311
 
 
 class _Life:
@@ -69,17 +88,23 @@ class _Life:
     def memory(self) -> int | None:
         return self._transport.memory() if self._transport is not None else None
 
+    @property
+    def transport(self) -> Transport | None:
+        return self._transport
+
     def turn_begins(self) -> None:
         """Count a turn; a child that has served or grown enough is replaced, in peace."""
         self._turns += 1
         patience = self._server.patience
+        served = patience.most_turns and self._turns >= patience.most_turns
+        looks = patience.most_memory and self._turns % LOOK_EVERY == 1
+        if self.worn or not (served or looks):
+            return
         memory = self.memory
         if memory is None:
             return  # not a child of ours
-        served = patience.most_turns and self._turns >= patience.most_turns
         grown = patience.most_memory and memory >= patience.most_memory
-        if (served or grown) and not self.worn:
-            self.worn = True
+        if served or grown:
             self._server.counters["replaced"] += 1
             _log.info(
                 "app-server is worn out and will be replaced",
@@ -87,7 +112,12 @@ class _Life:
                 turns=self._turns,
                 megabytes=memory // 1_000_000,
             )
-            self.over_or_worn.set()
+            self.wear_out()
+
+    def wear_out(self) -> None:
+        """Let another life begin, which takes the lead once it can."""
+        self.worn = True
+        self.over_or_worn.set()
 
     async def run(self) -> None:
         try:
@@ -99,6 +129,7 @@ class _Life:
 
     async def _live(self, nursery: trio.Nursery) -> None:
         server, limit = self._server, self._server.patience.handshake
+        last_words = ""
         _log.info("app-server starts", server=server.name)
         try:
             with trio.fail_after(limit):
@@ -106,7 +137,7 @@ class _Life:
             client = self._client = AppServerClient(self._transport, server.counters)
             client.on_request = self._declined
             nursery.start_soon(client.run)
-            await client.handshake("codex-sluice", "0.1.0", NOISE, limit)
+            await client.handshake("codex-sluice", "0.1.0", server.quiet, limit)
             self._place = Place(
                 client,
                 await probe(client),
@@ -121,14 +152,16 @@ class _Life:
             server.problem = client.gone or "it was replaced"
             if client.gone is None:
                 _log.info("app-server was replaced", server=server.name, turns=self._turns)
-        except (TransportClosedError, BackendGoneError, BackendSilentError, RpcError) as error:
+        except TransportClosedError as error:
+            server.problem, last_words = str(error), error.last_words
+        except (BackendGoneError, BackendSilentError, RpcError) as error:
             server.problem = str(error)
         except OSError as error:
             server.problem = f"{server.name} cannot be started: {error.strerror}"
         except trio.TooSlowError:
             server.problem = f"{server.name} did not come up within {limit:g} s"
         finally:
-            server.last_words = self._client.last_words if self._client is not None else ""
+            server.last_words = self._client.last_words if self._client is not None else last_words
             server.shut(self)
             if self._transport is not None:
                 await self._transport.aclose()
@@ -178,14 +211,18 @@ class AppServer:
     patience: Patience = Factory(Patience)
     sees_files: bool = False
     hides_mcp: bool = False
+    quiet: tuple[str, ...] = NOISE
+    """Notifications that nobody here wants to hear."""
+    on_turn: Callable[[], None] = lambda: None
+    """Told of every turn, where somebody else decides when the app-server is worn out."""
     counters: Counter[str] = Factory(Counter[str])
     problem: str = "it has not been started yet"
     """Why it is not ready, or was not the last time, as clients may be told."""
     last_words: str = ""
     """What it said on standard error before it ended."""
     _leader: tuple[_Life, Place] | None = None
+    _life: _Life | None = None
     _changed: trio.Event = Factory(trio.Event)
-    _ends: deque[float] = Factory(deque[float])
 
     @property
     def ready(self) -> bool:
@@ -207,14 +244,15 @@ class AppServer:
 
     async def run(self) -> None:
         """Live, die and live again until cancelled."""
+        pauses = Pauses(self.patience)
         async with trio.open_nursery() as lives:
             while True:
-                life = _Life(self)
+                life = self._life = _Life(self)
                 lives.start_soon(life.run)
                 await life.over_or_worn.wait()
                 if not life.worn:
                     self.counters["restarts"] += 1
-                    pause = self._pause()
+                    pause = pauses.next()
                     _log.warning(
                         "app-server left and will be started again",
                         server=self.name,
@@ -225,14 +263,19 @@ class AppServer:
 
     async def until_ready(self) -> None:
         while not self.ready:
-            if self._changed.is_set():
-                self._changed = trio.Event()
-            await self._changed.wait()
+            await self.until_changed()
+
+    async def until_changed(self) -> None:
+        """Until another life leads, or one has ended."""
+        if self._changed.is_set():
+            self._changed = trio.Event()
+        await self._changed.wait()
 
     async def place(self, patience: float = 30.0) -> Place:
         """A place for a turn, waited for while the app-server starts."""
-        with trio.move_on_after(patience):
-            await self.until_ready()
+        if not self.ready:
+            with trio.move_on_after(patience):
+                await self.until_ready()
         if self._leader is None or not self.ready:
             raise ProxyError(
                 Failure(
@@ -243,15 +286,36 @@ class AppServer:
                     retry_after=5.0,
                 )
             )
-        life, place = self._leader
-        life.turn_begins()
+        place = self._leader[1]
+        self.turn_begins()
         await place.client.until_calm()
         return place
+
+    def turn_begins(self) -> None:
+        """Count a turn on the life that leads."""
+        self.on_turn()
+        if self._leader is not None:
+            self._leader[0].turn_begins()
+
+    @property
+    def leading(self) -> tuple[AppServerClient, Transport] | None:
+        """The connection that takes new turns, and how it travels."""
+        if self._leader is None or self._leader[0].transport is None:
+            return None
+        return self._leader[1].client, self._leader[0].transport
+
+    def renew(self) -> None:
+        """Connect anew, because the same `connect` now leads elsewhere; turns that run may end."""
+        if self._life is not None and not self._life.over_or_worn.is_set():
+            self._life.wear_out()
 
     # -- told by its lives -----------------------------------------------------------------------
 
     def opened(self, life: _Life, place: Place) -> None:
         if self._leader is not None:
+            if life.worn:  # another has overtaken it
+                life.superseded.set()
+                return
             self._leader[0].superseded.set()
         self._leader = (life, place)
         self._changed.set()
@@ -262,12 +326,4 @@ class AppServer:
     def shut(self, life: _Life) -> None:
         if self.leads(life):
             self._leader = None
-
-    def _pause(self) -> float:
-        """Exponential in the number of recent ends, with jitter so that many do not march."""
-        now = trio.current_time()
-        self._ends.append(now)
-        while self._ends[0] < now - self.patience.window:
-            self._ends.popleft()
-        pause = self.patience.first_pause * 2.0 ** (len(self._ends) - 1)
-        return min(pause, self.patience.longest_pause) * random.uniform(0.5, 1.0)  # noqa: S311
+        self._changed.set()

@@ -16,6 +16,10 @@ class TransportClosedError(Exception):
 class Transport(Protocol):
     """Messages out one at a time, messages in as many as have arrived."""
 
+    def send_now(self, message: bytes) -> bool:
+        """Send one message if that takes no waiting; whether it was sent, all of it or nothing."""
+        ...
+
     async def send(self, message: bytes) -> None:
         """Send one message. Raises TransportClosedError when nobody is there."""
         ...

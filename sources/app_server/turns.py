@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import trio
 
 from pipeline.errors import Failure, ProxyError
-from pipeline.events import Burst, Event, Failed, RetryNotice, TextDelta, ToolCall, TurnEnd
+from pipeline.events import Burst, Failed, RetryNotice, TextDelta, ToolCall, TurnEnd
 from pipeline.stage import Send
-from pipeline.transcript import Record
 from pipeline.turn import Turn
 from sources.app_server.client import BackendGoneError, BackendSilentError
 from sources.app_server.held import HeldTurn
 from sources.app_server.images import check_images
 from sources.app_server.mailbox import MailboxClosedError
 from sources.app_server.place import Backend, Bounds
+from sources.app_server.reading import TurnReader
 from sources.app_server.record import Recorder
 from sources.app_server.rpc import RpcError
 from sources.app_server.sendable import check_sendable
 from sources.app_server.session import Session
-from sources.app_server.thread import ThreadPlan, to_client
+from sources.app_server.thread import ThreadPlan
 from sources.decode.turn_decoder import TurnDecoder, Watcher
 
 OUTPUTS_MISSING: Final = 1.0
@@ -56,22 +57,31 @@ class AppServerTurn:
         self._turn_id = ""
         self._said: list[str] = []
         self._calls: list[tuple[str, str, str]] = []
-        self._delivered = False
-        self._verdict = trio.Event()
+        self._unsent: Burst = ()
+        """What was read and has not been passed on yet."""
+        self._started = self._heard = 0.0
+        self._patience = self._bounds.first_event
+        self._delivered: Sequence[str] | None = None
+        self._verdict: trio.Event | None = None
+        self._settled = False
 
-    def settle(self, *, delivered: bool) -> None:
-        """Told how the run ended: whether the client got all that it was to get."""
-        self._delivered = delivered
-        self._verdict.set()
+    def settle(self, calls: Sequence[str] | None) -> None:
+        """Told how the run ended: which calls the client got, if it got all that it was to get."""
+        self._delivered, self._settled = calls, True
+        if self._verdict is not None:
+            self._verdict.set()
 
     async def run(self, send: Send) -> None:
         try:
             check_sendable(self._turn)
             check_images(self._turn.items)
             session = await self._open()
+            self._started = self._heard = trio.current_time()
             try:
                 await self._play(session, send)
             finally:
+                if not self._calls:  # else it may be held, which is decided when more is known
+                    session.interrupt()
                 if session.opened and session.alive:
                     session.place.nursery.start_soon(self._leave, session)
                 else:
@@ -119,7 +129,6 @@ class AppServerTurn:
         plan = ThreadPlan(
             self._turn, place.capabilities, place.workspace, sees_files=place.sees_files
         )
-        started = heard = trio.current_time()
         await self._begin(session, plan)
         continued = session.thread if self._outputs else ""
         decoder = TurnDecoder(
@@ -127,50 +136,62 @@ class AppServerTurn:
             raw_items=session.place.capabilities.raw_events,
             continued=(continued, self._turn_id) if continued else None,
         )
-        waiting = self._bounds.first_event
-        while not session.ended:
-            deadline = min(heard + waiting, started + self._bounds.total)
-            if session.requests:  # it waits for outputs, which only a follow-up can bring
-                deadline = min(deadline, heard + OUTPUTS_MISSING)
-            burst = await self._next(session, decoder, plan, deadline)
-            if any(not isinstance(event, RetryNotice) for event in burst):
-                # A backend that only says it tries again has not been heard from.
-                heard, waiting = trio.current_time(), self._bounds.idle
-            session.ended = decoder.ended
-            if burst:
-                over = isinstance(burst[-1], TurnEnd)
-                self._note(burst)
-                with trio.move_on_at(started + self._bounds.total) as sending:
-                    await send.send(burst)
-                if sending.cancelled_caught:
-                    raise ProxyError(_too_slow(self._bounds))
-                if over:
-                    return
+        reader = TurnReader(decoder, plan.aliases, self._record, self._watch)
+        while True:
+            # One scope serves many bursts: a scope for each would cost more than all the rest. So
+            # it may end for a silence that was broken since, and then another one is opened.
+            with trio.CancelScope(deadline=self._due(session)) as waiting:
+                await self._listen(session, reader, send, waiting)
+                return
+            self._silent(session)
 
-    async def _next(
-        self, session: Session, decoder: TurnDecoder, plan: ThreadPlan, deadline: float
-    ) -> Burst:
+    async def _listen(
+        self, session: Session, reader: TurnReader, send: Send, waiting: trio.CancelScope
+    ) -> None:
+        """Pass on what the backend says until the turn is over."""
+        while self._unsent or not session.ended:
+            if not self._unsent:
+                self._unsent = await self._next(session, reader)
+            if self._unsent:
+                await send.send(self._unsent)
+                sent, self._unsent = self._unsent, ()
+                if isinstance(sent[-1], TurnEnd):
+                    return
+                if type(sent[-1]) is TextDelta or any(type(one) is not RetryNotice for one in sent):
+                    # A backend that only says it tries again has not been heard from.
+                    self._heard, self._patience = trio.current_time(), self._bounds.idle
+            if (due := self._due(session)) < waiting.deadline:
+                waiting.deadline = due
+
+    async def _next(self, session: Session, reader: TurnReader) -> Burst:
         try:
-            with trio.fail_at(deadline):
-                delivery = await session.next()
-                if self._outputs:
-                    await session.answer(self._outputs)
-        except trio.TooSlowError:
-            if session.requests:
-                return (TurnEnd("tool_calls", at=trio.current_time()),)
-            raise ProxyError(_too_slow(self._bounds)) from None
+            delivery = await session.next()
+            if self._outputs:
+                await session.answer(self._outputs)
         except (MailboxClosedError, BackendGoneError) as error:
             raise ProxyError(unavailable(str(error))) from error
-        if self._record is not None:
-            self._record.write(delivery)
-        events: list[Event] = []
-        for letter in delivery.letters:
-            message = to_client(letter.message, plan.aliases)
-            if self._watch is None:
-                events += decoder.feed(message, delivery.at)
-            else:
-                events += decoder.feed_watched(Record(0, message), delivery.at, self._watch)
-        return tuple(events)
+        burst = reader.read(delivery)
+        session.ended = reader.ended
+        self._note(burst)
+        return burst
+
+    def _due(self, session: Session) -> float:
+        """When the turn has been waited for long enough."""
+        end = self._started + self._bounds.total
+        if self._unsent:
+            return end  # it is the client that takes its time
+        if session.requests:  # it waits for outputs, which only a follow-up can bring
+            return min(end, self._heard + min(OUTPUTS_MISSING, self._patience))
+        return min(end, self._heard + self._patience)
+
+    def _silent(self, session: Session) -> None:
+        """Give up, or end a turn that waits for its outputs, if it is time to."""
+        now = trio.current_time()
+        if now < self._due(session):
+            return
+        if self._unsent or not session.requests:
+            raise ProxyError(_too_slow(self._bounds))
+        self._unsent = (TurnEnd("tool_calls", at=now),)
 
     def _note(self, burst: Burst) -> None:
         """Remember what a follow-up must repeat to be one."""
@@ -189,9 +210,12 @@ class AppServerTurn:
         given = {name for _, name, _ in self._calls} <= offered
         waits = not session.ended and given and session.place.capabilities.dynamic_tools
         if self._calls and waits and self._backend.held.enabled:
-            with trio.move_on_after(VERDICT):
-                await self._verdict.wait()
-            if self._delivered:
+            if not self._settled:
+                self._verdict = trio.Event()
+                with trio.move_on_after(VERDICT):
+                    await self._verdict.wait()
+            # A follow-up brings the outputs of the calls that its client knows of.
+            if self._delivered == [call_id for call_id, _, _ in self._calls]:
                 await self._backend.held.hold(
                     HeldTurn(
                         session=session,

@@ -8,9 +8,10 @@ from urllib.parse import urlsplit
 
 import trio
 import trio_websocket
-from trio_websocket import ConnectionClosed, WebSocketConnection
+from trio_websocket import ConnectionClosed
 
 from pipeline.errors import only_member
+from sources.app_server.bursting import BurstingConnection
 from sources.app_server.framing import LONGEST_LINE
 from sources.app_server.transport import TransportClosedError
 
@@ -29,7 +30,7 @@ Wire: TypeAlias = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 class WebSocketTransport:
     """One connection; a message is a text frame."""
 
-    def __init__(self, connection: WebSocketConnection, stream: Wire, url: str) -> None:
+    def __init__(self, connection: BurstingConnection, stream: Wire, url: str) -> None:
         self._connection = connection
         self._stream = stream
         self._url = url
@@ -56,14 +57,8 @@ class WebSocketTransport:
         stream, host, resource = await _open(url)
         try:
             async with trio.open_nursery() as nursery:
-                connection = await trio_websocket.wrap_client_stream(
-                    nursery,
-                    stream,
-                    host,
-                    resource,
-                    extra_headers=headers,
-                    max_message_size=LONGEST_LINE,
-                )
+                connection = BurstingConnection(stream, host, resource, headers, LONGEST_LINE)
+                await connection.open(nursery)
                 connected = True
                 task_status.started(cls(connection, stream, url))
         except _BROKEN:
@@ -71,6 +66,9 @@ class WebSocketTransport:
                 raise
         finally:
             await trio.aclose_forcefully(stream)
+
+    def send_now(self, message: bytes) -> bool:
+        return False
 
     async def send(self, message: bytes) -> None:
         try:
@@ -80,10 +78,9 @@ class WebSocketTransport:
 
     async def receive(self) -> list[bytes]:
         try:
-            first = await self._connection.get_message()
+            return await self._connection.take()
         except ConnectionClosed as error:
             raise TransportClosedError(f"{self._url} {_reason(error)}") from error
-        return [first.encode() if isinstance(first, str) else first]
 
     def memory(self) -> int | None:
         return None

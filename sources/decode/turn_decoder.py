@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from pipeline.events import BackendNotice, Event, Failed
+from pipeline.events import BackendNotice, Event, Failed, TextDelta
 from pipeline.loose_json import Json, as_json, is_json, text_of
 from pipeline.transcript import Record
 from sources.decode import legacy, responses, v2
+from sources.decode.deltas import Delta
 from sources.decode.failures import rpc_failure
 from sources.decode.items import ECHO, MIRROR, SILENT, TurnState
 from sources.decode.legacy import LegacyState
@@ -89,6 +90,22 @@ class TurnDecoder:
             return self._dispatch(found, at)
         except (RecursionError, UnicodeError):
             return self._state.drop("too deep, or not Unicode")
+
+    def say_all(self, deltas: Sequence[Delta], at: float) -> Sequence[Event] | None:
+        """Decode deltas of a turn that is under way; None where each must be looked at."""
+        if self._dialect != "v2" or self._state.ended:
+            return None
+        choice, turn = self._state.choice, self._turn
+        said = [
+            TextDelta(delta.delta, delta.item_id, choice, at)
+            for delta in deltas
+            if delta.turn_id == turn and delta.delta
+        ]
+        if len(said) != len(deltas):
+            return None
+        self.recognized += len(said)
+        self._state.text.delta()
+        return said
 
     def feed_watched(self, record: Record, at: float, watch: Watcher | None) -> Sequence[Event]:
         """Decode one record, and tell the watcher what became of it."""

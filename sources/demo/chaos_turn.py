@@ -122,7 +122,7 @@ class FakeTurn:
             yield self.tell("item/completed", item={"type": "userMessage"})
         if deltas is not None:
             yield from self._flood(deltas)
-            yield from self._response_end()
+            yield from self.response_end()
         else:
             yield from self._rounds()
         if not self.over:
@@ -159,7 +159,7 @@ class FakeTurn:
             if says.ending != "completed":
                 yield from self._broken_off(says.ending)
                 return
-            yield from self._response_end()
+            yield from self.response_end()
             if not calls:
                 return
             yield from self._tools_run(calls)
@@ -199,7 +199,7 @@ class FakeTurn:
             lines = b"".join(b"%b%d %b\n" % (before, number, after) for number in numbers)
             yield Write((lines,))
 
-    def _response_end(self) -> Iterator[Step]:
+    def response_end(self) -> Iterator[Json]:
         yield self.tell("rawResponse/completed", responseId="resp_1", usage=USAGE)
         both = {"total": USAGE, "last": USAGE}
         yield self.tell("thread/tokenUsage/updated", tokenUsage=both)

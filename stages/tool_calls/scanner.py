@@ -44,6 +44,7 @@ class BlockScanner:
     def __init__(self, patterns: Iterable[TextPattern]) -> None:
         self._patterns = tuple(patterns)
         self._openers = _openers_of(self._patterns)
+        self._firsts = frozenset(pattern.opener[0] for pattern in self._patterns)
         self._inside: _OpenBlock | None = None
         self._held = ""  # outside a block: an end that may still become an opening tag
 
@@ -62,6 +63,15 @@ class BlockScanner:
         if self._held or self._inside is not None:
             return False
         return self._openers.search(text) is None
+
+    def let_pass(self, texts: Sequence[str]) -> bool:
+        """Whether each of several texts, one after the other, can pass as it is."""
+        if self._held or self._inside is not None:
+            return False
+        together = "".join(texts)
+        if not any(first in together for first in self._firsts):
+            return True
+        return not any(map(self._openers.search, texts))
 
     def feed(self, text: str) -> Sequence[Piece]:
         """Take the next piece of text; return what is certain by now."""

@@ -49,6 +49,7 @@ class ScriptedTurn:
 
     def __init__(self, script: Script) -> None:
         self._script = script
+        self._spoke = False
         self.entered = trio.Event()
         self.over = trio.Event()
         self.left = ""
@@ -72,8 +73,11 @@ class ScriptedTurn:
             case trio.Event():
                 await step.wait()
             case Exception():
+                if self._spoke:  # a mistake may overtake what was said just before it
+                    await trio.testing.wait_all_tasks_blocked()
                 raise step
             case _:
+                self._spoke = True
                 await send.send((evolve(step, at=trio.current_time()),))
 
 

@@ -86,7 +86,7 @@ async def test_health_needs_no_key_and_tells_how_things_are() -> None:
         assert (await here.client.get("/healthz")).json()["status"] == "degraded"
         ready = await here.client.get("/readyz")
         assert (ready.status_code, ready.json()["reason"]) == (503, "codex is not there")
-        here.server.time_is_up.set()
+        here.server.time.end()
         assert "stopped" in (await here.client.get("/readyz")).json()["reason"]
         await trio.testing.wait_all_tasks_blocked()
         assert here.lines() == []  # health is asked for every second

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-
 import pytest
 import trio
 import trio.testing
@@ -145,7 +143,7 @@ def test_nobody_is_forgotten_and_no_limit_is_passed(asked: list[tuple[str, int, 
         most: list[int] = []
 
         async def ask(key: str, turns: int, seconds: int) -> None:
-            place: ExitStack = await admission.enter(key, turns)
+            place = await admission.enter(key, turns)
             with place:
                 most.append(admission.running)
                 await trio.sleep(seconds)

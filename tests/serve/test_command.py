@@ -228,3 +228,17 @@ def test_without_a_login_it_says_how_to_log_in(
     line = refusal(capsys, "--port", "0")
     assert "codex login" in line
     assert "serve --demo" in line
+
+
+def test_it_allows_itself_as_many_connections_as_the_system_does() -> None:
+    program = (
+        "import resource as r\n"
+        "from pipeline.cli.serve import allow_many_connections\n"
+        "r.setrlimit(r.RLIMIT_NOFILE, (100, 700))\n"
+        "allow_many_connections()\n"
+        "print(r.getrlimit(r.RLIMIT_NOFILE))\n"
+    )
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "(700, 700)\n"

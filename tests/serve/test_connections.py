@@ -10,7 +10,7 @@ import pytest
 import trio
 import zstandard
 
-from pipeline.serve import http1
+from pipeline.serve import tcp
 from pipeline.serve.body import MOST_MEMBERS
 from tests.serve.scripted import SOON, ScriptedDoor, Served, body, served
 from tests.serve.wire import Wire, post, request, wire
@@ -139,7 +139,7 @@ async def endless(connection: Wire) -> None:
 
 
 async def test_who_goes_on_sending_for_ever_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http1, "LINGERING", 0.05)
+    monkeypatch.setattr(tcp, "LINGERING", 0.05)
     async with served(body_limit_mb=1 * KIB) as here, wire(here) as connection:
         await connection.write(request("POST", "/v1/chat/completions", "Content-Length: 999999999"))
         with trio.fail_after(SOON), pytest.raises(trio.BrokenResourceError):

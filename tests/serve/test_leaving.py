@@ -45,6 +45,46 @@ async def leave_at(here: Served, request: bytes, when: bytes) -> None:
 
 
 @STREAM
+@pytest.mark.parametrize("ahead", [b"\r\n", post(), post() * 9], ids=["crlf", "next", "many"])
+async def test_who_sends_more_and_leaves_cancels_its_turn(stream: bool, ahead: bytes) -> None:
+    """Hypercorn would not read, and so not notice, until the answer has ended."""
+    door = ScriptedDoor((trio.Event(),))
+    async with served(door, prime_window=60.0) as here:
+        async with wire(here) as connection:
+            await connection.write(post(body(stream=stream)))
+            turn = await door.until_turn()
+            await connection.write(ahead)
+        with trio.fail_after(5):
+            await turn.over.wait()
+        assert (turn.left, len(door.turns)) == ("cancelled", 1)
+
+
+async def test_who_reads_nothing_is_hung_up_on_in_time() -> None:
+    words = (TextDelta("x" * 100_000),) * 200
+    door = ScriptedDoor((*words, TurnEnd()))
+    async with served(door, write_timeout=0.2) as here:
+        async with wire(here) as connection:
+            await connection.write(post(body(stream=True)))
+            (line,) = await here.until_logged()
+            assert line["client_left"] is True
+            await here.until(lambda: here.server.admission.running == 0)
+        assert (await here.ask("Hi")).status_code == 200
+
+
+async def test_who_reads_slowly_is_not_hung_up_on() -> None:
+    words = (TextDelta("x" * 100_000),) * 100
+    async with served(ScriptedDoor((*words, TurnEnd())), write_timeout=0.5) as here:
+        async with wire(here) as connection:
+            await connection.write(post(body(stream=True)))
+            got = b""
+            while not got.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"):
+                got = got[-100:] + bytes(await connection.stream.receive_some(200_000))
+                await trio.sleep(0.01)  # longer in all than the server waits at a time
+        (line,) = await here.until_logged()
+        assert "client_left" not in line
+
+
+@STREAM
 async def test_who_leaves_before_the_first_byte_cancels_its_turn_once(stream: bool) -> None:
     door = ScriptedDoor((trio.Event(),))
     async with served(door, prime_window=60.0) as here:

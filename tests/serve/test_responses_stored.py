@@ -242,7 +242,7 @@ async def test_an_item_outlives_a_response_that_only_repeated_it(written: bool) 
         (item,) = first["output"]
         second = await respond(here, [user("A"), item, user("B")])
         if written:
-            await here.server.store.until_written()  # type: ignore[attr-defined]
+            await here.server.store.until_written()
         await here.client.delete(f"{RESPONSES}/{second['id']}")
         refer = [{"type": "item_reference", "id": item["id"]}, user("C")]
         await respond(here, refer, store=False)
@@ -281,7 +281,7 @@ async def test_reasoning_is_referred_to_whether_it_was_shown_or_not(written: boo
         hidden = await respond(here, "A")
         await respond(here, [user("A"), *hidden["output"], user("B")])
         if written:
-            await here.server.store.until_written()  # type: ignore[attr-defined]
+            await here.server.store.until_written()
         refer = [{"type": "item_reference", "id": item["id"]} for item in hidden["output"]]
         await respond(here, [user("A"), *refer, user("C")])
     assert said(door.asked[-1])[1:] == ["reasoning sealed-1", "assistant: 42", "user: C"]

@@ -53,7 +53,7 @@ async def test_a_stream_that_runs_may_finish_and_nothing_new_begins(connect: Con
 
     async def finish(here: Served, connection: Wire) -> None:
         await until_deaf(here)
-        assert not here.server.time_is_up.is_set()
+        assert not here.server.time.is_up
         go.set()
         rest = await connection.read_until(b"[DONE]\n\n")
         assert b'" there"' in rest

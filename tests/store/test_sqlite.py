@@ -6,6 +6,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,50 @@ async def test_the_oldest_leave_when_there_is_too_much(place: str) -> None:
     assert found == list(range(20 - len(found), 20))
 
 
+def bytes_in(file: str) -> int:
+    with closing(sqlite3.connect(file)) as database:
+        (size,) = database.execute("SELECT sum(size) FROM responses").fetchone()
+        return int(size)
+
+
+async def test_the_bound_holds_for_all_who_write_to_a_file_and_for_those_who_find_it_full(
+    tmp_path: Path,
+) -> None:
+    file, many = str(tmp_path / "store.sqlite3"), 3_000
+    async with open_store(file) as one:
+        for number in range(40):
+            one.put(kept(number))
+    assert bytes_in(file) > many
+    bounds = Bounds(megabytes=many / 1_000_000)
+    async with open_store(file, bounds) as one, open_store(file, bounds) as other:
+        for number in range(100, 140):
+            for store in (one, other):
+                store.put(kept(number, response={"id": "x", "more": "x" * (number % 7) * 50}))
+                await store.until_written()
+            await other.delete("alice", f"resp_{number - 3}")
+            assert many / 3 < bytes_in(file) <= many
+
+
+@pytest.mark.parametrize("megabytes", [1.0, 0.3])
+async def test_a_write_costs_the_same_however_much_is_kept(place: str, megabytes: float) -> None:
+    async def cost() -> int:
+        """In hundreds of steps."""
+        steps: list[int] = []
+        database.set_progress_handler(lambda: steps.append(1), 100)
+        store.put(kept(9_999))
+        await store.until_written()
+        database.set_progress_handler(None, 0)
+        return len(steps)
+
+    async with open_store(place, Bounds(megabytes=megabytes)) as store:
+        database = store._database  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        before = await cost()
+        for number in range(1_500):
+            store.put(kept(number))
+        await store.until_written()
+        assert await cost() <= before + 5
+
+
 async def test_what_is_too_old_is_not_found(place: str) -> None:
     async with open_store(place, Bounds(seconds=0)) as store:
         store.put(kept())
@@ -117,6 +162,34 @@ async def test_two_servers_may_share_a_file(tmp_path: Path) -> None:
         one.put(kept())
         await one.until_written()
         assert await other.get("alice", "resp_1") == kept()
+
+
+async def test_what_was_deleted_while_another_made_it_does_not_come_back(tmp_path: Path) -> None:
+    file = str(tmp_path / "store.sqlite3")
+    async with open_store(file) as one, open_store(file) as other:
+        one.put(kept(response={"id": "resp_1", "status": "queued"}))
+        await one.until_written()
+        one.put(kept(response={"id": "resp_1", "status": "in_progress"}))
+        await one.until_written()
+        assert await other.delete("alice", "resp_1")
+        one.put(kept())
+        await one.until_written()
+        for store in (one, other):
+            assert await store.get("alice", "resp_1") is None
+            assert await store.items("alice", ["msg_in1", "msg_out1"]) == {}
+
+
+async def test_what_was_crowded_out_while_it_was_made_is_kept_once_it_is_done(place: str) -> None:
+    size = len(str(kept().response))
+    async with open_store(place, Bounds(megabytes=size * 5 / 1_000_000)) as store:
+        store.put(kept(0, response={"id": "resp_0", "status": "in_progress"}))
+        for number in range(1, 20):
+            store.put(kept(number))
+            await store.until_written()
+        assert await store.get("alice", "resp_0") is None
+        store.put(kept(0))
+        await store.until_written()
+        assert await store.get("alice", "resp_0") == kept(0)
 
 
 async def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,147 @@
+"""What a benchmark runs on: a server in a process of its own, and what is behind it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+import trio
+from attrs import frozen
+
+from pipeline.bench.accounting import Account
+from pipeline.bench.arms import Direct, Proxied
+from pipeline.errors import UsageError
+
+FAST_CODEX: Final = (sys.executable, "-m", "pipeline.bench.fast_codex")
+PATIENCE: Final = 30.0
+Way: TypeAlias = Literal["blocks", "lines", "socket"]
+"""How the backend speaks: lines that are ready together are written together; each is written
+alone, as Codex does; or the same over a WebSocket on a unix socket."""
+ROOMY: Final = {
+    "PROXY_PORT": "0",
+    "PROXY_STORE": ":memory:",
+    "PROXY_CONCURRENCY": "5000",
+    "PROXY_CONCURRENCY_PER_KEY": "5000",
+    "PROXY_QUEUE_SIZE": "5000",
+    "CODEX_RECYCLE_TURNS": "0",
+}
+"""Settings under which no load is turned away; all others are as they come."""
+
+
+@frozen
+class Bed:
+    """A server, and beside it a backend of the same kind without one."""
+
+    server: Proxied
+    direct: Direct
+    log: Path
+    """What the server's backend was told, and when."""
+    started: float
+    """How many seconds the server took until it listened."""
+
+    @property
+    def account(self) -> Account:
+        return self.server.account
+
+    def told(self, what: str) -> list[Mapping[str, Any]]:
+        """What the backend noted of one kind, such as `interrupted`."""
+        lines = self.log.read_bytes().splitlines(keepends=True)
+        notes = [msgspec.json.decode(line) for line in lines if line.endswith(b"\n")]
+        return [note for note in notes if note["what"] == what]
+
+
+@asynccontextmanager
+async def fake_bed(way: Way) -> AsyncGenerator[Bed]:
+    """A server in front of a backend that costs next to nothing."""
+    writing = "blocks" if way == "blocks" else "lines"
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+        log = folder / "told.jsonl"
+        log.touch()
+        command = [*FAST_CODEX, "--writing", writing]
+        logged = [*command, "--log", str(log)]
+        settings = {"CODEX_HOME": str(folder), "CODEX_BIN": _script(folder, logged)}
+        if way == "socket":
+            address = f"unix://{folder / 'codex.sock'}"
+            child = await stack.enter_async_context(
+                running([*logged, "--listen", address], subprocess.DEVNULL)
+            )
+            await _until_there(folder / "codex.sock", child)
+            settings["CODEX_APP_SERVER"] = address
+        began = time.monotonic()
+        server = await stack.enter_async_context(served(settings))
+        started = time.monotonic() - began
+        direct = await stack.enter_async_context(Direct.started(command))
+        yield Bed(server, direct, log, started)
+
+
+def _script(folder: Path, command: list[str]) -> str:
+    """An executable that runs a command: where a Codex is wanted, a file is."""
+    script = folder / "codex"
+    quoted = " ".join(f"'{part}'" for part in command)
+    script.write_text(f'#!/bin/sh\nexec {quoted} "$@"\n', encoding="utf-8")
+    script.chmod(0o700)
+    return str(script)
+
+
+async def _until_there(path: Path, child: trio.Process) -> None:
+    with trio.fail_after(PATIENCE):
+        while not await trio.Path(path).exists():
+            if child.poll() is not None:
+                raise UsageError(f"the backend ended with status {child.poll()} at once")
+            await trio.sleep(0.01)
+
+
+@asynccontextmanager
+async def served(settings: Mapping[str, str]) -> AsyncGenerator[Proxied]:
+    """The server as everybody starts it, with nothing of our own environment's settings."""
+    ours = ("PROXY_", "CODEX_", "PIPELINE_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    command = [sys.executable, "-m", "pipeline", "serve"]
+    async with running(command, subprocess.PIPE, env={**kept, **ROOMY, **settings}) as process:
+        yield Proxied(await _address(process), Account(process.pid))
+
+
+async def _address(process: trio.Process) -> str:
+    """Where the server says it is. What it says besides is for people, and read no further."""
+    assert process.stdout is not None  # noqa: S101
+    said = b""
+    with trio.fail_after(PATIENCE):
+        async for data in process.stdout:
+            said += bytes(data)
+            if found := re.search(rb"(http://\S+?)/v1\b", said):
+                return found[1].decode()
+    raise UsageError("the server ended before it listened; try `python -m pipeline serve --demo`")
+
+
+@asynccontextmanager
+async def running(
+    command: list[str], stdout: int, env: Mapping[str, str] | None = None
+) -> AsyncGenerator[trio.Process]:
+    """A child process, told to end at the end, and made to if it does not."""
+    process = await trio.lowlevel.open_process(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.DEVNULL,
+        env=env,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with trio.CancelScope(shield=True):
+            process.terminate()
+            with trio.move_on_after(5.0):
+                await process.wait()
+            process.kill()
+            await process.wait()

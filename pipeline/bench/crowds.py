@@ -1,0 +1,132 @@
+"""S4 to S6: many streams at once, readers that stall, and clients that leave all together."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import trio
+from attrs import frozen
+
+from pipeline.bench.arms import READ
+from pipeline.bench.bed import Bed, fake_bed
+from pipeline.bench.ear import SENT, Ear
+from pipeline.bench.figures import Book, percentile
+from pipeline.bench.streams import MS
+from pipeline.bench.wish import Wish
+
+KIB = 1024
+
+
+@frozen
+class Held:
+    """S4: very many streams that say a word a second: what each costs to keep, and how steady."""
+
+    streams: int = 1_000
+    seconds: float = 6.0
+    gap: float = 1.0
+
+    async def round(self, book: Book) -> None:
+        async with fake_bed("lines") as bed:  # a new one: memory that was used before is not new
+            await bed.server.load(16, Wish(10))  # what the first requests allocate is not theirs
+            before = bed.account.memory()
+            heard = await bed.server.watch(self.streams, self.gap, self.seconds)
+        name, load = "held", f"{self.streams:,} streams, a chunk every {self.gap:g} s"
+        each = (heard.memory - before) / self.streams / KIB
+        book.add(name, load, "memory a stream", "KiB", each, goal=60.0)
+        gaps = [b - a for ear in heard.ears for a, b in pairwise(ear.arrivals)]
+        jitter = [abs(gap - self.gap) * MS for gap in gaps]
+        book.add(name, load, "jitter, p50", "ms", percentile(jitter, 0.5))
+        book.add(name, load, "jitter, p99", "ms", percentile(jitter, 0.99))
+        book.add(name, load, "CPU a chunk", "µs", heard.micros)
+        book.spread(name, load, "server", "ms", jitter)
+
+
+@frozen
+class Stalled:
+    """S5: paced streams alone, and again beside readers that stopped reading a flood."""
+
+    bed: Bed
+    healthy: int = 36
+    stalled: int = 4
+    seconds: float = 2.0
+    gap: float = 0.02
+    flood: int = 40_000
+
+    async def round(self, book: Book) -> None:
+        alone = await self.bed.server.watch(self.healthy, self.gap, self.seconds)
+        async with trio.open_nursery() as nursery:
+            for _ in range(self.stalled):
+                await nursery.start(self._stall)
+            await self._until_quiet()
+            beside = await self.bed.server.watch(self.healthy, self.gap, self.seconds)
+            nursery.cancel_scope.cancel()
+        load = f"{self.healthy} streams beside {self.stalled} stalled"
+        for share in (0.5, 0.99):
+            more = percentile(beside.transits, share) - percentile(alone.transits, share)
+            book.add("stalled", load, f"transit added, p{share * 100:g}", "ms", more * MS)
+        book.add("stalled", load, "CPU a chunk", "×", beside.micros / alone.micros, goal=1.1)
+        book.spread("stalled", load, "all read", "ms", [value * MS for value in alone.transits])
+        book.spread("stalled", load, "a tenth stalled", "ms", [v * MS for v in beside.transits])
+
+    async def _stall(self, task_status: trio.TaskStatus[None]) -> None:
+        """Ask for a flood, read its beginning, and then no more."""
+        stream = await self.bed.server.connect()
+        try:
+            await stream.send_all(self.bed.server.request(Wish(self.flood), stream=True))
+            await stream.receive_some(1)
+            task_status.started()
+            await trio.sleep_forever()
+        finally:
+            await trio.aclose_forcefully(stream)
+
+    async def _until_quiet(self) -> None:
+        """Until every buffer is full and the server has nothing to do; not for ever."""
+        account = self.bed.account
+        for _ in range(100):
+            before = account.cpu()
+            await trio.sleep(0.1)
+            if account.cpu() - before < 0.005:
+                return
+
+
+@frozen
+class Storm:
+    """S6: clients in the middle of their answers that all leave at the same moment."""
+
+    bed: Bed
+    streams: int = 64
+    limit: float = 10.0
+
+    async def round(self, book: Book) -> None:
+        account, mark = self.bed.account, time.monotonic_ns()
+        files = account.files()
+        streams = [await self._begun(str(number)) for number in range(self.streams)]
+        left: dict[str, int] = {}
+        for number, stream in enumerate(streams):
+            left[str(number)] = time.monotonic_ns()
+            await trio.aclose_forcefully(stream)
+        with trio.move_on_after(self.limit):
+            while not set(left) <= {tag for tag, _ in self._since(mark, "deleted")}:  # noqa: ASYNC110
+                await trio.sleep(0.02)
+        told = [note for note in self._since(mark, "interrupted") if note[0] in left]
+        times = [(at - left[tag]) / 1e6 for tag, at in told]
+        load = f"{self.streams} clients leave at once"
+        book.add("storm", load, "until interrupted, p50", "ms", percentile(times, 0.5))
+        book.add("storm", load, "until interrupted, p99", "ms", percentile(times, 0.99), goal=25.0)
+        once = len(told) == len({tag for tag, _ in told}) == self.streams
+        book.add("storm", load, "each interrupted once", "", float(once), goal=1.0, at_least=True)
+        book.add("storm", load, "files left open", "", float(account.files() - files), goal=0.0)
+        book.spread("storm", load, "server", "ms", times)
+
+    async def _begun(self, tag: str) -> trio.SocketStream:
+        """A stream whose first chunk has come."""
+        stream = await self.bed.server.connect()
+        await stream.send_all(self.bed.server.request(Wish(100_000, 0.05, tag=tag), stream=True))
+        ear = Ear(SENT)
+        while not ear.chunks:
+            ear.hear(bytes(await stream.receive_some(READ)))
+        return stream
+
+    def _since(self, mark: int, what: str) -> list[tuple[str, int]]:
+        return [(note["tag"], note["at"]) for note in self.bed.told(what) if note["at"] > mark]

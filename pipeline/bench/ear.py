@@ -1,0 +1,52 @@
+"""How a load listens: it counts chunks in raw bytes, and how long stamped ones were under way."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Final
+
+from attrs import define, field
+
+TOLD: Final = b"item/agentMessage/delta"
+SENT: Final = b'"delta":{"content":'
+_STAMP: Final = re.compile(rb'(?:"delta"|"content"):"(\d{9,}) ')
+
+
+@define
+class Ear:
+    """Counts whole lines only, so that no chunk is missed or heard twice at the seam of two reads.
+
+    It parses nothing: the more a load costs, the less of the machine is left for what it measures.
+    """
+
+    marker: bytes
+    """What every chunk has in it, once."""
+    stamped: bool = False
+    chunks: int = 0
+    first: float = 0.0
+    """When the first chunk came."""
+    transits: list[float] = field(factory=list[float])
+    """How long each chunk was under way, in seconds."""
+    arrivals: list[float] = field(factory=list[float])
+    _rest: bytes = b""
+
+    def forget(self) -> None:
+        """Begin to count anew."""
+        self.chunks = 0
+        self.transits.clear()
+        self.arrivals.clear()
+
+    def hear(self, data: bytes) -> bytes:
+        """Take what was read; gives back the lines that are whole."""
+        now = time.monotonic_ns()
+        whole, end, rest = (self._rest + data).rpartition(b"\n")
+        self._rest = rest
+        new = whole.count(self.marker)
+        if new and not self.chunks:
+            self.first = now / 1e9
+        self.chunks += new
+        if self.stamped and new:
+            self.arrivals += [now / 1e9] * new
+            self.transits += [(now - int(stamp)) / 1e9 for stamp in _STAMP.findall(whole)]
+        return whole + end

@@ -1,0 +1,124 @@
+"""Which scenarios there are, and how a run goes through them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final, Protocol
+
+import trio
+from attrs import frozen
+
+from pipeline.bench.bed import Bed, Way, fake_bed
+from pipeline.bench.crowds import Held, Stalled, Storm
+from pipeline.bench.figures import Book
+from pipeline.bench.real import real_bed
+from pipeline.bench.streams import Burst, Growth, Paced, Ttft
+from pipeline.bench.whole import Cold, Whole
+from pipeline.bench.yardstick import Yardstick
+
+REAL: Final = ("ttft", "paced", "burst")
+"""What the real Codex is measured with: the rest is the same whatever the backend."""
+
+
+class Scenario(Protocol):
+    """Something that is measured once a round."""
+
+    async def round(self, book: Book) -> None:
+        """Measure every arm once, one after the other."""
+        ...
+
+
+async def _leave_on(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
+    async for _ in signals:
+        scope.cancel()
+
+
+@frozen
+class Plan:
+    """What to measure, and how often."""
+
+    names: Collection[str]
+    rounds: int = 5
+    quick: bool = False
+    """So little of everything that it shows only that it works."""
+    real: bool = False
+
+    async def run(self, book: Book, progress: Callable[[str], None]) -> bool:
+        """Go through all scenarios, round after round, so that a bad minute is everybody's.
+
+        Whoever ends it early gets what there is by then, and no process is left behind. Whether it
+        came to its end.
+        """
+        whole = False
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_leave_on, signals, nursery.cancel_scope)
+                async with self._open() as scenarios:
+                    for number in range(self.rounds):
+                        for name, scenario in scenarios:
+                            progress(f"round {number + 1} of {self.rounds}: {name}")
+                            await scenario.round(book)
+                whole = True
+                nursery.cancel_scope.cancel()
+        progress("")
+        return whole
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncGenerator[list[tuple[str, Scenario]]]:
+        async with AsyncExitStack() as stack:
+            if self.real:
+                bed = await stack.enter_async_context(real_bed())
+                found = self._real(bed)
+            else:
+                beds: dict[Way, Bed] = {}
+                for way in self._ways():
+                    beds[way] = await stack.enter_async_context(fake_bed(way))
+                found = self._fake(beds)
+            chosen = [(name, scenario) for name, scenario in found if name in self.names]
+            yield [("the machine", Yardstick()), *chosen]
+
+    def _ways(self) -> Sequence[Way]:
+        if "burst" in self.names:
+            return "lines", "blocks", "socket"
+        return ("lines",)
+
+    def _fake(self, beds: dict[Way, Bed]) -> list[tuple[str, Scenario]]:
+        lines, blocks, socket = beds["lines"], beds.get("blocks"), beds.get("socket")
+        quick = self.quick
+        deltas = 100 if quick else 2_000
+        found: list[tuple[str, Scenario]] = [
+            ("ttft", Ttft(lines, pairs=3 if quick else 100)),
+            ("paced", Paced(lines, 16, 0.02, 0.1 if quick else 3.0, cpu_goal=250.0)),
+            ("paced", Paced(lines, 100, 0.05, 0.1 if quick else 3.0, cpu_goal=120.0)),
+            ("held", Held(10, 0.3, 0.05) if quick else Held()),
+            ("stalled", Stalled(lines, 9, 1, 0.1, 0.02, 2_000) if quick else Stalled(lines)),
+            ("storm", Storm(lines, streams=8 if quick else 64)),
+            ("whole", Whole(lines, 2, 3) if quick else Whole(lines)),
+            ("cold", Cold(rest=0.2 if quick else 2.0)),
+        ]
+        if blocks is not None and socket is not None:
+            found[3:3] = [
+                ("burst", Burst(blocks, 1, "in blocks", deltas)),
+                ("burst", Burst(blocks, 16, "in blocks", deltas, 10.0, 80_000.0)),
+                ("burst", Burst(blocks, 128, "in blocks", deltas)),
+                ("burst", Burst(lines, 16, "line by line", deltas, 20.0)),
+                ("burst", Burst(socket, 16, "over a WebSocket", deltas, 60.0, compared=False)),
+                ("burst", Growth(blocks, 100, 1_000) if quick else Growth(blocks)),
+            ]
+        return found
+
+    def _real(self, bed: Bed) -> list[tuple[str, Scenario]]:
+        quick = self.quick
+        deltas = 100 if quick else 2_000
+        found: list[tuple[str, Scenario]] = [
+            ("ttft", Ttft(bed, pairs=2 if quick else 100)),
+            ("paced", Paced(bed, 16, 0.02, 0.1 if quick else 3.0)),
+            ("burst", Burst(bed, 16, "Codex", deltas, 35.0, None, 0.6)),
+        ]
+        if len(os.sched_getaffinity(0)) > 1:
+            apart = Burst(bed, 16, "a core of its own", deltas, 35.0, None, 0.9, apart=True)
+            found.append(("burst", apart))
+        return found

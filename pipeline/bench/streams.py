@@ -1,0 +1,134 @@
+"""S1 to S3: how soon the first word comes, how long each is under way, and how many a second."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+
+import trio
+from attrs import frozen
+
+from pipeline.bench.bed import Bed
+from pipeline.bench.cores import own_core
+from pipeline.bench.ear import SENT, Ear
+from pipeline.bench.figures import Book, percentile
+from pipeline.bench.wish import Wish
+
+MS = 1e3
+
+
+@frozen
+class Ttft:
+    """S1: one stream after the other, each time first straight and then through the server."""
+
+    bed: Bed
+    load: str = "one stream at a time"
+    pairs: int = 100
+    goals: bool = True
+
+    async def round(self, book: Book) -> None:
+        straight: list[float] = []
+        through: list[float] = []
+        kept = await self.bed.server.connect()  # as clients do that ask more than once
+        try:
+            for _ in range(self.pairs):
+                straight += (await self.bed.direct.load(1, Wish())).firsts
+                ear, asked = Ear(SENT), time.monotonic()
+                await self.bed.server.ask(kept, Wish(), ear.hear)
+                through.append(ear.first - asked)
+        finally:
+            await trio.aclose_forcefully(kept)
+        added = [(b - a) * MS for a, b in zip(straight, through, strict=True)]
+        half, most = (3.0, 8.0) if self.goals else (None, None)
+        book.add("ttft", self.load, "added, p50", "ms", percentile(added, 0.5), goal=half)
+        book.add("ttft", self.load, "added, p99", "ms", percentile(added, 0.99), goal=most)
+        # A backend that takes longer now and then does so in both arms, but not in the same pair.
+        apart = percentile(through, 0.99) - percentile(straight, 0.99)
+        book.add("ttft", self.load, "one p99 less the other", "ms", apart * MS)
+        book.spread("ttft", self.load, "direct", "ms", [value * MS for value in straight])
+        book.spread("ttft", self.load, "server", "ms", [value * MS for value in through])
+
+
+@frozen
+class Paced:
+    """S2: streams that say a word every so often, as models do; each tells when it was said."""
+
+    bed: Bed
+    streams: int
+    gap: float
+    seconds: float = 3.0
+    cpu_goal: float | None = None
+    goals: bool = True
+
+    @property
+    def load(self) -> str:
+        return f"{self.streams} streams, a chunk every {self.gap * MS:g} ms"
+
+    async def round(self, book: Book) -> None:
+        straight = await self.bed.direct.watch(self.streams, self.gap, self.seconds)
+        through = await self.bed.server.watch(self.streams, self.gap, self.seconds)
+        half, most = (0.5, 2.0) if self.goals else (None, None)
+        for share, goal in ((0.5, half), (0.99, most)):
+            added = percentile(through.transits, share) - percentile(straight.transits, share)
+            book.add(
+                "paced", self.load, f"transit added, p{share * 100:g}", "ms", added * MS, goal=goal
+            )
+        book.add("paced", self.load, "CPU a chunk", "µs", through.micros, goal=self.cpu_goal)
+        book.spread("paced", self.load, "direct", "ms", [v * MS for v in straight.transits])
+        book.spread("paced", self.load, "server", "ms", [v * MS for v in through.transits])
+
+
+@frozen
+class Burst:
+    """S3: streams that say all they have as fast as it is taken."""
+
+    bed: Bed
+    streams: int
+    way: str
+    deltas: int = 2_000
+    cpu_goal: float | None = None
+    rate_goal: float | None = None
+    share_goal: float | None = None
+    compared: bool = True
+    """Whether what is read directly is spoken in the same way."""
+    apart: bool = False
+    """Whether the server has a core of its own."""
+    scenario: str = "burst"
+
+    @property
+    def load(self) -> str:
+        return f"{self.streams} × {self.deltas:,} chunks, {self.way}"
+
+    async def round(self, book: Book) -> None:
+        with own_core(self.bed.account.pid) if self.apart else nullcontext():
+            await self._round(book)
+
+    async def _round(self, book: Book) -> None:
+        wish = Wish(self.deltas)
+        straight = await self.bed.direct.load(self.streams, wish)
+        through = await self.bed.server.load(self.streams, wish)
+        name = self.scenario
+        book.add(name, self.load, "CPU a chunk", "µs", through.micros, goal=self.cpu_goal)
+        book.add(name, self.load, "chunks", "/s", through.rate, goal=self.rate_goal, at_least=True)
+        if self.compared:
+            share, goal = through.rate / straight.rate, self.share_goal
+            book.add(name, self.load, "of the direct rate", "×", share, goal=goal, at_least=True)
+
+
+@frozen
+class Growth:
+    """S3: whether a chunk costs the same in a short answer and in a long one, less the request."""
+
+    bed: Bed
+    few: int = 1_000
+    many: int = 100_000
+
+    async def round(self, book: Book) -> None:
+        begun = [await self.bed.server.load(1, Wish(1)) for _ in range(20)]
+        request = sum(one.cpu for one in begun) / len(begun)
+        short = [await self.bed.server.load(1, Wish(self.few)) for _ in range(20)]
+        long = await self.bed.server.load(1, Wish(self.many))
+        early = (sum(one.cpu for one in short) / len(short) - request) / self.few
+        late = (long.cpu - request) / self.many
+        load = f"{self.many:,} chunks against {self.few:,}"
+        book.add("burst", load, "CPU a chunk", "×", late / early, goal=1.2)

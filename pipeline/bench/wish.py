@@ -1,0 +1,27 @@
+"""What a load asks of a backend, in the words of the user's message."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Wish(msgspec.Struct, frozen=True, omit_defaults=True):
+    """So many deltas, so many seconds apart; 0 is as fast as they go."""
+
+    deltas: int = 1
+    gap: float = 0.0
+    after: float = 0.0
+    """How many seconds before the first of them."""
+    tag: str = ""
+    """Who asks, for the backend's log."""
+
+    @classmethod
+    def read(cls, said: str) -> Wish:
+        """The wish in a message; whoever says anything else gets one delta."""
+        try:
+            return msgspec.json.decode(said, type=cls)
+        except (msgspec.DecodeError, ValueError):
+            return cls()
+
+    def __str__(self) -> str:
+        return msgspec.json.encode(self).decode()

@@ -1,0 +1,35 @@
+"""What the machine is worth just now: a number that does not depend on our own code."""
+
+from __future__ import annotations
+
+import time
+
+import trio
+from attrs import frozen
+
+from pipeline.bench.figures import Book
+
+
+@frozen
+class Yardstick:
+    """The CPU of one item's way through a channel of trio's: what every wake-up is made of.
+
+    A machine that others use, or that runs slower today, shows it here.
+    """
+
+    items: int = 5_000
+
+    async def round(self, book: Book) -> None:
+        send, receive = trio.open_memory_channel[int](0)  # noqa: TID251 (this is what is measured)
+        began = time.process_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._fill, send)
+            async for _ in receive:
+                pass
+        hop = (time.process_time() - began) / self.items * 1e6
+        book.add("machine", "trio, nothing of ours", "a channel's hop", "µs", hop)
+
+    async def _fill(self, send: trio.MemorySendChannel[int]) -> None:
+        with send:
+            for number in range(self.items):
+                await send.send(number)

@@ -1,0 +1,248 @@
+"""One connection as hypercorn keeps it: read and written without ado, and ended in good order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+import h11
+import trio
+from hypercorn.events import Closed, RawData
+
+from pipeline.serve.http1 import Http1
+from pipeline.serve.idling import Idle
+from pipeline.serve.incoming import Requests
+from pipeline.serve.moments import Moment
+
+LINGERING: Final = 2.0
+"""How long a client that is still sending may take to read why nobody listens."""
+MOST_READ: Final = 65_536
+MOST_AHEAD: Final = 4 * MOST_READ
+"""What is read of requests that were sent before the answer to an earlier one has ended."""
+_UNHEARD: Final = (h11.SEND_BODY, h11.ERROR)
+_GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
+
+if TYPE_CHECKING:  # their annotations are half unknown
+
+    class TCPServer:
+        """Hypercorn's side of one connection."""
+
+        protocol: Any
+        config: Any
+        context: Any
+        idle_task: Any
+        send_lock: trio.Lock
+        stream: trio.SocketStream
+
+        def __init__(self, *parts: Any) -> None: ...
+        async def run(self) -> None: ...
+        async def protocol_send(self, event: Any) -> None: ...
+        async def _read_data(self) -> None: ...
+        async def _close(self) -> None: ...
+        async def _initiate_server_close(self) -> None: ...
+
+else:
+    TCPServer = import_module("hypercorn.trio.tcp_server").TCPServer
+
+
+class _OwnIdling:
+    """What hypercorn takes for the task that ends an idle connection."""
+
+    def __init__(self, idle: Idle, close: Callable[[], Awaitable[None]]) -> None:
+        self._idle = idle
+        self._close = close
+        self._spawn: Callable[[Callable[[], Awaitable[None]]], None] | None = None
+        self._over = False
+
+    async def restart(self, task_group: Any, _: object) -> None:
+        """The connection has nothing to do from now on."""
+        if not self._over:
+            self._spawn = task_group.spawn
+            self._idle.wait(self.hang_up)
+
+    async def stop(self) -> None:
+        """A request has come."""
+        self._idle.leave(self.hang_up)
+
+    def end(self) -> None:
+        """The client has said its last: nothing more is waited for."""
+        self._over = True
+        self._idle.leave(self.hang_up)
+
+    def hang_up(self) -> None:
+        if self._spawn is not None:
+            self._spawn(self._close_whatever_comes)
+
+    async def _close_whatever_comes(self) -> None:
+        with trio.CancelScope(shield=True):
+            await self._close()
+
+
+class _Pause:
+    """What hypercorn waits for before it looks at a request that was sent too early.
+
+    It would not read meanwhile, and so not see the client leave.
+    """
+
+    def __init__(self, read_ahead: Callable[[], Awaitable[None]]) -> None:
+        self._read_ahead = read_ahead
+        self._over = Moment()
+
+    async def clear(self) -> None:
+        self._over.clear()
+
+    async def set(self) -> None:
+        self._over.set()
+
+    async def wait(self) -> None:
+        """Until the answer has ended. BrokenResourceError if the client has left before."""
+        left = False
+
+        async def listen() -> None:
+            nonlocal left
+            await self._read_ahead()
+            left = True
+            self._over.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listen)
+            await self._over.wait()
+            nursery.cancel_scope.cancel()
+        if left:
+            raise trio.BrokenResourceError("the client has left")
+
+
+class TcpConnection(TCPServer):
+    """One connection. Who is refused in the middle of sending hears it, and is then hung up on.
+
+    A socket that is closed with bytes unread resets the connection, and the client loses the
+    answer that it has not read yet.
+    """
+
+    def __init__(self, idle: Idle, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.idle_task = _OwnIdling(idle, self._initiate_server_close)
+        self._reader: trio.lowlevel.Task | None = None
+        self._ahead = b""
+        self._all_read = Moment()
+        self._lingers = False
+
+    def _open_file(self) -> int:
+        """The socket's number; ClosedResourceError if it has none any more."""
+        number = self.stream.socket.fileno()
+        if number < 0:
+            raise trio.ClosedResourceError("the connection was closed")
+        return number
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    async def protocol_send(self, event: Any) -> None:
+        """Write at once what the socket takes; wait only for the rest.
+
+        Nearly always it takes everything, and then the lock, the shield and the checkpoint that
+        waiting needs would cost several times as much as the write. A cancelled sender has either
+        written nothing or everything, so no chunk is ever cut in two.
+        """
+        if not isinstance(event, RawData):
+            await super().protocol_send(event)
+            return
+        data = event.data
+        try:
+            if not self.send_lock.locked():
+                data = data[self._write(data) :]
+            if data:
+                with trio.CancelScope(shield=True):
+                    await self._write_all(data)
+        except (OSError, *_GONE):
+            await self.protocol.handle(Closed())
+
+    def _write(self, data: bytes) -> int:
+        try:
+            return os.write(self._open_file(), data)
+        except BlockingIOError:
+            return 0
+
+    async def _write_all(self, data: bytes) -> None:
+        """Write on as the client reads; hang up on one that reads nothing for too long."""
+        async with self.send_lock:
+            while data:
+                with trio.move_on_after(self.config.write_timeout) as waiting:
+                    await trio.lowlevel.wait_writable(self._open_file())
+                if waiting.cancelled_caught:
+                    self.stream.socket.close()
+                data = data[self._write(data) :]
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    async def _read_data(self) -> None:
+        of = self.protocol
+        of.protocol = Http1(
+            of.app,
+            of.config,
+            of.context,
+            Requests(of.task_group),
+            of.state,
+            of.ssl,
+            of.client,
+            of.server,
+            of.send,
+        )
+        of.protocol.can_read = _Pause(self._read_ahead)
+        self._reader = trio.lowlevel.current_task()
+        try:
+            await self._read_to_the_end()
+            await of.handle(Closed())
+        finally:
+            self.idle_task.end()
+            self._all_read.set()
+
+    async def _read_to_the_end(self) -> None:
+        data = b"\n"
+        try:
+            while data:
+                data, self._ahead = self._ahead or await self._read(), b""
+                await self.protocol.handle(RawData(data))
+        except (OSError, *_GONE):
+            return
+
+    async def _read(self) -> bytes:
+        """What the client has sent; nothing once it has said its last."""
+        while True:
+            await trio.lowlevel.wait_readable(self._open_file())
+            try:
+                return os.read(self._open_file(), MOST_READ)
+            except BlockingIOError:
+                continue
+
+    async def _read_ahead(self) -> None:
+        """Read what is sent too early, within bounds, until the client leaves."""
+        try:
+            while data := await self._read():
+                self._ahead += data
+                if len(self._ahead) > MOST_AHEAD:  # it has to wait, and is noticed when written to
+                    await trio.sleep_forever()
+        except (OSError, *_GONE):
+            return
+
+    # -- ending ----------------------------------------------------------------------------------
+
+    async def _close(self) -> None:
+        reading = getattr(self.protocol.protocol, "connection", None)
+        if not self._lingers and getattr(reading, "their_state", None) in _UNHEARD:
+            self._lingers = True
+            with trio.move_on_after(LINGERING):
+                await self._let_it_finish()
+        await super()._close()
+
+    async def _let_it_finish(self) -> None:
+        """Say that no more will come, and read on until the client has seen it."""
+        try:
+            await self.stream.send_eof()
+            if trio.lowlevel.current_task() is not self._reader:
+                await self._all_read.wait()
+            while not self._all_read.is_set() and await self.stream.receive_some():
+                pass
+        except (trio.BusyResourceError, *_GONE):
+            pass  # it has left

@@ -1,0 +1,78 @@
+"""A WebSocket that gives out everything one read has brought, at once."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import trio
+from trio_websocket import ConnectionClosed, WebSocketConnection
+from wsproto import WSConnection
+from wsproto.connection import ConnectionType
+from wsproto.events import BytesMessage, TextMessage
+
+READ_SIZE: Final = 65_536
+
+
+class BurstingConnection(WebSocketConnection):
+    """trio-websocket's connection, less its queue of single messages.
+
+    That queue takes a checkpoint and a change of tasks for each message, which costs more than all
+    the rest of its way. Here the reader never waits for whoever takes messages: it leaves what it
+    has read, and reads on.
+    """
+
+    def __init__(
+        self,
+        stream: trio.abc.Stream,
+        host: str,
+        path: str,
+        headers: list[tuple[bytes, bytes]],
+        longest: int,
+    ) -> None:
+        super().__init__(
+            stream,
+            WSConnection(ConnectionType.CLIENT),
+            host=host,
+            path=path,
+            client_extra_headers=headers,
+            max_message_size=longest,
+            receive_buffer_size=READ_SIZE,
+        )
+        self._arrived: list[bytes] = []
+        self._news = trio.Event()
+        self._over = False
+
+    async def open(self, nursery: trio.Nursery) -> None:
+        """Shake hands, and keep reading. Raises HandshakeError when the other side does not."""
+        nursery.start_soon(self._reader_task)
+        await self._open_handshake.wait()
+
+    async def take(self) -> list[bytes]:
+        """All messages that have arrived, at least one. Raises ConnectionClosed at the end."""
+        while not self._arrived:
+            if self._over:
+                raise ConnectionClosed(self.closed)
+            self._news = trio.Event()
+            await self._news.wait()
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    async def _reader_task(self) -> None:
+        try:
+            await super()._reader_task()
+        finally:
+            self._over = True
+            self._news.set()
+
+    async def _handle_message_event(self, event: BytesMessage | TextMessage) -> None:
+        too_long = self._message_size + len(event.data) > self._max_message_size
+        if too_long or not event.message_finished:
+            await super()._handle_message_event(event)
+            return
+        parts: list[Any] = [*self._message_parts, event.data]
+        self._message_parts, self._message_size = [], 0
+        if isinstance(event, TextMessage):
+            self._arrived.append("".join(parts).encode())
+        else:
+            self._arrived.append(b"".join(parts))
+        self._news.set()

@@ -1,0 +1,67 @@
+"""HTTP/1.1 on the wire: heads, chunks, and bodies that break."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncGenerator
+
+import pytest
+import structlog
+import trio
+from quart import Response
+
+from pipeline.events import TextDelta, TurnEnd
+from pipeline.serve import logs
+from pipeline.settings import Settings
+from tests.serve.scripted import CHAT, ScriptedDoor, served
+from tests.serve.wire import post, request, wire
+
+HELLO = (TextDelta("Hi"), TurnEnd())
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/nowhere", CHAT])
+async def test_a_body_that_is_none_is_refused_once_and_breaks_nothing(path: str) -> None:
+    async with served(ScriptedDoor(HELLO)) as here:
+        async with wire(here) as client:
+            await client.write(request("POST", path, "Transfer-Encoding: chunked") + b"ZZZ\r\n")
+            assert (await client.read()).status == 400
+            assert await client.ended()
+        assert (await here.ask()).status_code == 200
+    assert "Error in ASGI" not in here.log.getvalue()
+    assert "broke" not in here.log.getvalue()
+
+
+async def test_the_head_of_a_stream_comes_with_its_first_words() -> None:
+    """In one write: a client that waits for either is woken once."""
+    async with served(ScriptedDoor((TextDelta("Hi"), trio.Event()))) as here, wire(here) as client:
+        await client.write(post({"model": "m", "stream": True, "messages": [USER]}))
+        first = bytes(await client.stream.receive_some())
+    assert first.startswith(b"HTTP/1.1 200")
+    assert b'"content":"Hi"' in first
+
+
+USER = {"role": "user", "content": "Hi"}
+
+
+async def test_a_head_is_sent_though_its_body_breaks_before_it_began() -> None:
+    async with served(ScriptedDoor(HELLO)) as here:
+
+        async def broken() -> AsyncGenerator[bytes]:
+            if here.port:
+                raise ValueError("oops")
+            yield b""
+
+        @here.server.get("/broken")
+        async def _() -> Response:
+            return Response(broken(), 200)  # pyright: ignore[reportUnknownMemberType]
+
+        async with wire(here) as client:
+            await client.write(request("GET", "/broken"))
+            assert (await client.read_until(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+
+
+def test_a_log_line_with_half_a_character_is_written_all_the_same() -> None:
+    out = io.StringIO()
+    logs.configure(Settings(log_format="json"), out)
+    structlog.get_logger().info("a file", name="x\ud800")
+    assert "a file" in out.getvalue()
