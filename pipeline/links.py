@@ -85,6 +85,16 @@ class Onward:
                 self._set_alarm()
         self.take(value)
 
+    @property
+    def ready(self) -> bool:
+        """Whether a burst would be taken at once."""
+        return not self._unread
+
+    def send_nowait(self, value: Burst, /) -> None:
+        if self._unread:
+            raise trio.WouldBlock
+        self.take(value)
+
     async def room(self) -> None:
         """Wait until what was taken before has been read."""
         while self._unread and self._room is not None:

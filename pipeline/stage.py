@@ -101,7 +101,17 @@ class Receive(Protocol):
 class Send(Protocol):
     """The end of a channel that bursts go into; it breaks when nobody reads any more."""
 
+    @property
+    def ready(self) -> bool:
+        """Whether a burst would be taken without waiting."""
+        ...
+
     async def send(self, value: Burst, /) -> None: ...
+
+    def send_nowait(self, value: Burst, /) -> None:
+        """Send what is taken without waiting; WouldBlock if it is not."""
+        ...
+
     def close(self) -> None: ...
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -17,7 +14,6 @@ from sources.app_server import client as client_module
 from sources.app_server.capabilities import Capabilities, probe
 from sources.app_server.client import (
     DECLINED,
-    AppServerClient,
     BackendGoneError,
     BackendSilentError,
 )
@@ -27,71 +23,9 @@ from sources.app_server.reading import message_of
 from sources.app_server.rpc import OVERLOADED, RpcError, ServerRequest
 from sources.app_server.session import LATEST, LETTING_GO, Session
 from sources.app_server.thread import ThreadPlan
-from sources.app_server.transport import TransportClosedError
+from tests.app_server_wire import connected
 
 APPROVAL = "item/commandExecution/requestApproval"
-
-
-class Wire:
-    """The other side of a connection: remembers what was sent, says what it is told to say."""
-
-    def __init__(self) -> None:
-        self.sent: list[dict[str, Any]] = []
-        self.open = True
-        self.on_send: Callable[[dict[str, Any]], Iterable[Any]] = lambda _: ()
-        """What is said to a message that was sent."""
-        self.gate = trio.Event()
-        """While it is not set, nothing can be sent: the pipe is full."""
-        self.gate.set()
-        self._said: deque[list[bytes]] = deque()
-        self._news = trio.Event()
-
-    def say(self, *messages: Any) -> None:
-        """Let messages arrive, all in one read."""
-        self._said.append([json.dumps(message).encode() for message in messages])
-        self._news.set()
-
-    def hang_up(self) -> None:
-        self.open = False
-        self._news.set()
-
-    async def send(self, message: bytes) -> None:
-        await trio.lowlevel.checkpoint()
-        await self.gate.wait()
-        if not self.open:
-            raise TransportClosedError("nobody is there")
-        self.sent.append(json.loads(message))
-        if answers := list(self.on_send(self.sent[-1])):
-            self.say(*answers)
-
-    async def receive(self) -> list[bytes]:
-        while not self._said:
-            if not self.open:
-                raise TransportClosedError("it hung up")
-            self._news = trio.Event()
-            await self._news.wait()
-        await trio.lowlevel.checkpoint()
-        return self._said.popleft()
-
-    def send_now(self, message: bytes) -> bool:
-        return False
-
-    def memory(self) -> int | None:
-        return None
-
-    async def aclose(self) -> None:
-        self.open = False
-
-
-@asynccontextmanager
-async def connected() -> AsyncGenerator[tuple[Wire, AppServerClient]]:
-    wire = Wire()
-    client = AppServerClient(wire)
-    with trio.fail_after(2000):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.run)
-            yield wire, client
-            nursery.cancel_scope.cancel()
 
 
 def delta(thread: str, words: str) -> dict[str, Any]:

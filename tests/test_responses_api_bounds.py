@@ -36,12 +36,17 @@ from tests.raw_http import (
 class Bursts:
     """The sending end of a channel that keeps what is sent."""
 
+    ready = False
+
     def __init__(self) -> None:
         self.bursts: list[Burst] = []
 
     async def send(self, value: Burst, /) -> None:
         self.bursts.append(value)
         await trio.lowlevel.checkpoint()
+
+    def send_nowait(self, value: Burst, /) -> None:
+        raise trio.WouldBlock
 
     def close(self) -> None: ...
 

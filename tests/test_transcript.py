@@ -191,7 +191,9 @@ def test_a_broken_event_is_a_problem_and_not_the_end() -> None:
 
 
 class Heard:
-    """A reader that is always ready, and notes when each burst came."""
+    """A reader that takes a moment for each burst, and notes when it came."""
+
+    ready = False
 
     def __init__(self) -> None:
         self.bursts: list[Burst] = []
@@ -201,6 +203,9 @@ class Heard:
         await trio.lowlevel.checkpoint()
         self.bursts.append(value)
         self.times.append(trio.current_time())
+
+    def send_nowait(self, value: Burst, /) -> None:
+        raise trio.WouldBlock
 
     def close(self) -> None:
         pass

@@ -80,11 +80,23 @@ class _FirstHeard:
         self._channel = channel
         self._hear = hear
         self.send = self._first
+        self.send_nowait = self._first_nowait
+
+    @property
+    def ready(self) -> bool:
+        return self._channel.ready
 
     async def _first(self, value: Burst, /) -> None:
-        self._hear(value[0].at)
-        self.send = self._channel.send
+        self._note(value)
         await self._channel.send(value)
+
+    def _first_nowait(self, value: Burst, /) -> None:
+        self._note(value)
+        self._channel.send_nowait(value)
+
+    def _note(self, value: Burst) -> None:
+        self._hear(value[0].at)
+        self.send, self.send_nowait = self._channel.send, self._channel.send_nowait
 
     def close(self) -> None:
         self._channel.close()

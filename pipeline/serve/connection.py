@@ -15,7 +15,7 @@ from quart_trio.asgi import TrioASGIHTTPConnection
 from quart_trio.wrappers.request import TrioBody, TrioRequest
 
 from pipeline.serve.exchange import Exchange
-from pipeline.serve.incoming import Incoming
+from pipeline.serve.incoming import Incoming, WritePiece
 from pipeline.serve.moments import Moment
 from pipeline.serve.streaming import StreamedResponse
 
@@ -34,10 +34,10 @@ class Connection(TrioASGIHTTPConnection):
 
     app: Server
     _exchange: Exchange
-    _pass_on: Send
-    """Where what is surely not the last of an answer goes."""
+    _write_piece: WritePiece
 
     async def __call__(self, receive: Any, send: Any) -> None:  # an Incoming, from our listener
+        self._write_piece = receive.write_piece
         wished = dict(self.scope["headers"]).get(b"x-request-id", b"").decode("latin1")
         exchange = self._exchange = Exchange.of(
             self.scope["method"], self.scope["path"], wished or None
@@ -47,7 +47,6 @@ class Connection(TrioASGIHTTPConnection):
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=exchange.request_id)
         last = _LastHeldBack(send, exchange)
-        self._pass_on = send
         try:
             await self._serve(receive, last.send)
             await last.release()
@@ -73,7 +72,7 @@ class Connection(TrioASGIHTTPConnection):
         await send({"type": "http.response.start", "status": status, "headers": headers})
         rest = b""
         if isinstance(response, StreamedResponse):
-            await response.outlet.pour(self._pass_on)
+            await response.outlet.pour(self._write_piece)
         else:
             rest = response.response.data
         await send({"type": "http.response.body", "body": rest, "more_body": False})

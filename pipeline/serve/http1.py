@@ -9,10 +9,10 @@ from uuid import uuid4
 
 import h11
 import msgspec
-from hypercorn.events import RawData
 from hypercorn.protocol.events import Body, StreamClosed
 
 from pipeline.errors import Failure
+from pipeline.serve.incoming import Requests
 
 _REASONS: Final = {
     431: "the head of the request is too large; send shorter headers",
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # their annotations are half unknown
         config: Any
         connection: Any
         can_read: Any
-        send: Callable[[Any], Awaitable[None]]
+        task_group: Any
 
         def __init__(self, *parts: Any) -> None: ...
         async def stream_send(self, event: Any) -> None: ...
@@ -45,30 +45,41 @@ class Http1(H11Protocol):
     asks for that can do without.
     """
 
-    _head = b""
-    """The head of an answer, until the first of its body follows: both are then one write."""
+    def __init__(self, write: Callable[[bytes], Awaitable[None]], *parts: Any) -> None:
+        super().__init__(*parts)
+        self.task_group = Requests(self.task_group, self.write_piece)
+        self._write_raw = write
+        self._head = b""
+        """The head of an answer, until the first of its body follows: both are then one write."""
+        self._in_chunks = False
+        """Whether the body of the answer is sent in chunks."""
 
     async def _check_protocol(self, event: h11.Request) -> None:
         return
 
-    _in_chunks = False
-    """Whether the body of the answer is sent in chunks."""
-
     async def stream_send(self, event: Any) -> None:
-        """Frame a chunk by hand: h11 would think as long about it as the write takes."""
-        if isinstance(event, Body) and self._in_chunks and event.data:
-            if self.connection.our_state is h11.SEND_BODY:
-                await self._write(b"%x\r\n%b\r\n" % (len(event.data), event.data))
-                return
-        elif isinstance(event, StreamClosed):
+        if isinstance(event, Body) and event.data:
+            await self.write_piece(event.data)
+            return
+        if isinstance(event, StreamClosed):
             await self._write(b"")  # the head alone, where the body broke before it began
         await super().stream_send(event)
+
+    async def write_piece(self, data: bytes) -> None:
+        """Send a piece of a body whose head was sent.
+
+        A chunk is framed by hand: h11 would think as long about it as the write takes.
+        """
+        if self._in_chunks and self.connection.our_state is h11.SEND_BODY:
+            await self._write(b"%x\r\n%b\r\n" % (len(data), data))
+        else:
+            await self._send_h11_event(h11.Data(data=data))
 
     async def _write(self, data: bytes) -> None:
         """Write the head, if it still waits, and this."""
         head, self._head = self._head, b""
         if head or data:
-            await self.send(RawData(head + data))
+            await self._write_raw(head + data if head else data)
 
     async def _send_h11_event(self, event: Any) -> None:
         try:

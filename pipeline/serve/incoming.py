@@ -8,13 +8,16 @@ from typing import Any
 
 Message = Any
 Hear = Callable[[Message], None]
+WritePiece = Callable[[bytes], Awaitable[None]]
 _handle: Any = import_module("hypercorn.trio.task_group")._handle  # noqa: SLF001  # half unknown
 
 
 class Incoming:
     """The receiving side of one request. Who serves it listens; what came before that waits."""
 
-    def __init__(self) -> None:
+    def __init__(self, write_piece: WritePiece) -> None:
+        self.write_piece = write_piece
+        """Sends a piece of a streamed answer, past all that is done for its head and its end."""
         self._early: list[Message] = []
         self._hear: Hear = self._early.append
 
@@ -37,8 +40,9 @@ class Requests:
     quiet stream takes of memory, and wake up four times for each request.
     """
 
-    def __init__(self, group: Any) -> None:
+    def __init__(self, group: Any, write_piece: WritePiece) -> None:
         self._group = group
+        self._write_piece = write_piece
         self.spawn: Callable[..., None] = group.spawn
 
     async def spawn_app(
@@ -49,6 +53,6 @@ class Requests:
                 app, config, scope, send
             )
             return put
-        incoming = Incoming()
+        incoming = Incoming(self._write_piece)
         self._group.spawn(_handle, app, config, scope, incoming, send, None, None)
         return incoming.put

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import structlog
 import trio
@@ -16,7 +16,7 @@ from pipeline.serve.moments import Moment
 BUG: Final = Failure("the server made a mistake; its log tells which", code="internal_error")
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-SendMessage = Callable[[Any], Awaitable[None]]
+Write = Callable[[bytes], Awaitable[None]]
 
 
 class Voice(Protocol):
@@ -38,7 +38,7 @@ class Outlet:
         self._exchange = exchange
         self._voice: Voice | None = None
         self._silence = silence
-        self._send: SendMessage | None = None
+        self._send: Write | None = None
         self._opened = Moment()
         self._first = Moment()
         self._ended = Moment()
@@ -88,7 +88,7 @@ class Outlet:
             raise ProxyError(self._early)
         self._committed = True
 
-    async def pour(self, send: SendMessage) -> None:
+    async def pour(self, send: Write) -> None:
         """Let the bytes out until the work is done, with a comment into every long silence."""
         self._send = send
         self._last_sent = trio.current_time()
@@ -111,7 +111,7 @@ class Outlet:
         assert self._send is not None  # noqa: S101
         self._last_sent = trio.current_time()
         # Events are numbered, so none may be missing: what is sent here is written whole.
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        await self._send(data)
 
 
 class StreamedResponse(Response):

@@ -13,7 +13,6 @@ from hypercorn.events import Closed, RawData
 
 from pipeline.serve.http1 import Http1
 from pipeline.serve.idling import Idle
-from pipeline.serve.incoming import Requests
 from pipeline.serve.moments import Moment
 
 LINGERING: Final = 2.0
@@ -139,16 +138,18 @@ class TcpConnection(TCPServer):
     # -- writing ---------------------------------------------------------------------------------
 
     async def protocol_send(self, event: Any) -> None:
+        if isinstance(event, RawData):
+            await self.write(event.data)
+        else:
+            await super().protocol_send(event)
+
+    async def write(self, data: bytes) -> None:
         """Write at once what the socket takes; wait only for the rest.
 
         Nearly always it takes everything, and then the lock, the shield and the checkpoint that
         waiting needs would cost several times as much as the write. A cancelled sender has either
         written nothing or everything, so no chunk is ever cut in two.
         """
-        if not isinstance(event, RawData):
-            await super().protocol_send(event)
-            return
-        data = event.data
         try:
             if not self.send_lock.locked():
                 data = data[self._write(data) :]
@@ -179,10 +180,11 @@ class TcpConnection(TCPServer):
     async def _read_data(self) -> None:
         of = self.protocol
         of.protocol = Http1(
+            self.write,
             of.app,
             of.config,
             of.context,
-            Requests(of.task_group),
+            of.task_group,
             of.state,
             of.ssl,
             of.client,

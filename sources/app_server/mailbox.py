@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
 import trio
@@ -21,6 +22,10 @@ class Delivery(NamedTuple):
     at: float
 
 
+TakeAtOnce: TypeAlias = Callable[[Delivery], bool]
+"""Takes a delivery as it comes, or says no: then it waits to be taken."""
+
+
 class MailboxClosedError(Exception):
     """No more letters will come; the reason is why."""
 
@@ -35,10 +40,13 @@ class Mailbox:
         self._at = 0.0
         self._reason: str | None = None
         self._news = trio.Event()
+        self._at_once: TakeAtOnce | None = None
+        """Whoever waits would take it so: a wake-up costs more than most that is done with it."""
+        self._mistake: Exception | None = None
 
     def put(self, letters: list[Letter], at: float) -> None:
         """Add what has arrived. Letters after the end, or over the bound, are not kept."""
-        if self._reason is not None:
+        if self._reason is not None or self._is_taken(letters, at):
             return
         for letter in letters:
             self._bytes += len(letter) if isinstance(letter, bytes) else letter.size
@@ -48,6 +56,16 @@ class Mailbox:
         self._letters += letters
         self._at = at
         self._news.set()
+
+    def _is_taken(self, letters: list[Letter], at: float) -> bool:
+        if self._at_once is None or self._news.is_set():
+            return False  # whoever waited has been woken, and nothing may overtake what for
+        try:
+            return self._at_once(Delivery(tuple(letters), at))
+        except Exception as mistake:  # noqa: BLE001  # a turn's own, and not the reader's
+            self._mistake = mistake
+            self._news.set()
+            return True
 
     def close(self, reason: str) -> None:
         self._reason = self._reason or reason
@@ -59,11 +77,20 @@ class Mailbox:
         self._bytes = 0
         return letters
 
-    async def take(self) -> Delivery:
-        """All that has arrived, at least one letter. Raises MailboxClosedError at the end."""
+    async def take(self, at_once: TakeAtOnce | None = None) -> Delivery:
+        """All that has arrived, at least one letter. Raises MailboxClosedError at the end.
+
+        While there is nothing, `at_once` is offered what comes; what it raises is raised here.
+        """
         while not self._letters:
             if self._reason is not None:
                 raise MailboxClosedError(self._reason)
             self._news = trio.Event()
-            await self._news.wait()
+            self._at_once = at_once
+            try:
+                await self._news.wait()
+            finally:
+                self._at_once = None
+            if self._mistake is not None:
+                raise self._mistake
         return Delivery(tuple(self.empty()), self._at)

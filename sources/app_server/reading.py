@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Final
 
 from pipeline.events import Burst, Event
 from pipeline.loose_json import Json, as_json
@@ -14,6 +15,10 @@ from sources.app_server.record import Recorder
 from sources.app_server.thread import to_client
 from sources.decode.deltas import read_deltas
 from sources.decode.turn_decoder import TurnDecoder, Watcher
+
+ONLY_LINES: Final = frozenset({bytes})
+FEW: Final = 4
+"""So many letters take less time than it takes to wake a task for them."""
 
 
 class TurnReader:
@@ -34,6 +39,12 @@ class TurnReader:
     @property
     def ended(self) -> bool:
         return self._decoder.ended
+
+    def is_brief_text(self, delivery: Delivery) -> bool:
+        """Whether it is some text and nothing else, by its looks, and nobody reads along."""
+        letters = delivery.letters
+        read_along = self._record is not None or self._watch is not None
+        return len(letters) <= FEW and not read_along and ONLY_LINES.issuperset(map(type, letters))
 
     def read(self, delivery: Delivery) -> Burst:
         """The events in it, in order."""

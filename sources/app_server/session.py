@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pipeline.loose_json import Json, as_json, as_list, is_json, text_of
 from sources.app_server.client import BackendGoneError, BackendSilentError, Pending
-from sources.app_server.mailbox import Delivery, Mailbox
+from sources.app_server.mailbox import Delivery, Mailbox, TakeAtOnce
 from sources.app_server.mcp_servers import named_servers
 from sources.app_server.place import Place
 from sources.app_server.rpc import OVERLOADED, RpcError, ServerRequest
@@ -80,10 +80,10 @@ class Session:
     def _starts(self, asked: Pending) -> None:
         self._starting = asked
 
-    async def next(self) -> Delivery:
-        """What the backend said next. Calls that it asks to be run are noted."""
+    async def next(self, at_once: TakeAtOnce) -> Delivery:
+        """What was said next, and not taken at once. Calls that are asked for are noted."""
         assert self._mailbox is not None, "the session has not been started"  # noqa: S101
-        delivery = await self._mailbox.take()
+        delivery = await self._mailbox.take(at_once)
         for letter in delivery.letters:
             if isinstance(letter, ServerRequest):
                 self.requests[text_of(letter.params.get("callId"))] = letter

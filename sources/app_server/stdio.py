@@ -82,25 +82,27 @@ class StdioTransport(Child):
     async def receive(self) -> list[bytes]:
         while True:
             try:
-                data = await self._stdout.receive_some(READ_SIZE)
-            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                data = await self._read()
+            except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 raise await self._gone() from error
             if not data:
                 raise await self._gone()
-            if lines := self._framer.feed(bytes(data) + self._more(len(data))):
+            if lines := self._framer.feed(data):
                 return lines
 
-    def _more(self, got: int) -> bytes:
-        """What else is there, if one read could not take it all: bursts grow with the load."""
-        pieces: list[bytes] = []
-        for _ in range(MOST_READS - 1):
-            if got < READ_SIZE:
-                break
+    async def _read(self) -> bytes:
+        """What there is, once there is something: bursts grow with the load.
+
+        Trio's own stream would look for it before it waits, which for a stream of single lines is a
+        failed read and one more wake-up each.
+        """
+        await trio.lowlevel.wait_readable(self._stdout.fileno())
+        pieces = [os.read(self._stdout.fileno(), READ_SIZE)]
+        while len(pieces[-1]) == READ_SIZE and len(pieces) < MOST_READS:
             try:
                 pieces.append(os.read(self._stdout.fileno(), READ_SIZE))
             except OSError:
                 break  # nothing for now; or it is gone, which the next read will tell
-            got = len(pieces[-1])
         return b"".join(pieces)
 
     async def _farewell(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -14,7 +15,7 @@ from pipeline.turn import Turn
 from sources.app_server.client import BackendGoneError, BackendSilentError
 from sources.app_server.held import HeldTurn
 from sources.app_server.images import check_images
-from sources.app_server.mailbox import MailboxClosedError
+from sources.app_server.mailbox import Delivery, MailboxClosedError, TakeAtOnce
 from sources.app_server.place import Backend, Bounds
 from sources.app_server.reading import TurnReader
 from sources.app_server.record import Recorder
@@ -149,9 +150,10 @@ class AppServerTurn:
         self, session: Session, reader: TurnReader, send: Send, waiting: trio.CancelScope
     ) -> None:
         """Pass on what the backend says until the turn is over."""
+        at_once = partial(self._pass_on_text, reader, send)
         while self._unsent or not session.ended:
             if not self._unsent:
-                self._unsent = await self._next(session, reader)
+                self._unsent = await self._next(session, reader, at_once)
             if self._unsent:
                 await send.send(self._unsent)
                 sent, self._unsent = self._unsent, ()
@@ -163,9 +165,21 @@ class AppServerTurn:
             if (due := self._due(session)) < waiting.deadline:
                 waiting.deadline = due
 
-    async def _next(self, session: Session, reader: TurnReader) -> Burst:
+    def _pass_on_text(self, reader: TurnReader, send: Send, delivery: Delivery) -> bool:
+        """Pass on words in the middle of an answer, for which nobody need be woken."""
+        under_way = self._patience == self._bounds.idle  # so it is due no sooner than before
+        if not (under_way and send.ready and reader.is_brief_text(delivery)):
+            return False
+        burst = reader.read(delivery)
+        self._note(burst)
+        self._heard = delivery.at
+        if burst:
+            send.send_nowait(burst)
+        return True
+
+    async def _next(self, session: Session, reader: TurnReader, at_once: TakeAtOnce) -> Burst:
         try:
-            delivery = await session.next()
+            delivery = await session.next(at_once)
             if self._outputs:
                 await session.answer(self._outputs)
         except (MailboxClosedError, BackendGoneError) as error:

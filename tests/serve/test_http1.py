@@ -43,6 +43,17 @@ async def test_the_head_of_a_stream_comes_with_its_first_words() -> None:
 USER = {"role": "user", "content": "Hi"}
 
 
+async def test_a_client_that_knows_no_chunks_gets_none() -> None:
+    async with served(ScriptedDoor(HELLO)) as here, wire(here) as client:
+        asked = post({"model": "m", "stream": True, "messages": [USER]})
+        await client.write(asked.replace(b"HTTP/1.1", b"HTTP/1.0"))
+        answer = await client.read_until(b"[DONE]\n\n")
+        assert await client.ended()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"chunked" not in head.lower()
+    assert all(line.startswith(b"data: ") for line in body.splitlines() if line)
+
+
 async def test_a_head_is_sent_though_its_body_breaks_before_it_began() -> None:
     async with served(ScriptedDoor(HELLO)) as here:
 

@@ -1,0 +1,339 @@
+"""Words in the middle of an answer are passed on as they are read: nobody is woken for them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from attrs import define, field, frozen
+
+from pipeline.chain import Pipeline
+from pipeline.events import Event, TextDelta, TurnEnd
+from pipeline.settings import Settings
+from pipeline.stage import Receive, Stage
+from pipeline.turn import Turn
+from sources.app_server.capabilities import Capabilities
+from sources.app_server.held import HeldTurns
+from sources.app_server.mailbox import Delivery, Letter, Mailbox, MailboxClosedError
+from sources.app_server.place import Bounds, Place
+from sources.app_server.reading import FEW
+from sources.app_server.turns import AppServerTurn
+from tests.app_server_wire import Wire, connected
+from tests.chaos_turns import failure, text
+
+A, B, C = list[Letter]([b"a"]), list[Letter]([b"b"]), list[Letter]([b"c"])
+
+
+# -- the mailbox ---------------------------------------------------------------------------------
+
+
+class Waiter:
+    """Takes from a mailbox again and again, and at once whatever is in `wanted`."""
+
+    def __init__(self, mailbox: Mailbox, wanted: bytes) -> None:
+        self._mailbox = mailbox
+        self._wanted = wanted
+        self.got: list[str] = []
+
+    def _at_once(self, delivery: Delivery) -> bool:
+        wanted = all(letter in self._wanted for letter in delivery.letters)  # type: ignore[operator]
+        if wanted:
+            self.got += [f"{letter!r} at once" for letter in delivery.letters]
+        return wanted
+
+    async def run(self) -> None:
+        while True:
+            delivery = await self._mailbox.take(self._at_once)
+            self.got += [f"{letter!r}" for letter in delivery.letters]
+
+
+async def test_what_comes_is_offered_to_whoever_waits_and_else_kept() -> None:
+    mailbox = Mailbox()
+    waiter = Waiter(mailbox, b"bc")
+    mailbox.put(B, 1.0)  # nobody waits yet
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(waiter.run)
+        await trio.testing.wait_all_tasks_blocked()
+        mailbox.put(A, 2.0)
+        await trio.testing.wait_all_tasks_blocked()
+        mailbox.put(B, 3.0)
+        nursery.cancel_scope.cancel()
+    assert waiter.got == ["b'b'", "b'a'", "b'b' at once"]
+
+
+async def test_nothing_overtakes_what_somebody_was_woken_for() -> None:
+    mailbox = Mailbox()
+    waiter = Waiter(mailbox, b"bc")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(waiter.run)
+        await trio.testing.wait_all_tasks_blocked()
+        for letters in (B, A, B, C):  # all before anybody can run
+            mailbox.put(letters, 1.0)
+        await trio.testing.wait_all_tasks_blocked()
+        mailbox.put(C, 2.0)
+        nursery.cancel_scope.cancel()
+    assert waiter.got == ["b'b' at once", "b'a'", "b'b'", "b'c'", "b'c' at once"]
+
+
+async def test_who_no_longer_waits_is_offered_nothing() -> None:
+    mailbox = Mailbox()
+    waiter = Waiter(mailbox, b"b")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(waiter.run)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    mailbox.put(B, 1.0)
+    assert waiter.got == []
+    assert mailbox.empty() == [b"b"]
+
+
+async def test_an_end_is_not_overtaken_either() -> None:
+    mailbox = Mailbox()
+    waiter = Waiter(mailbox, b"b")
+    with pytest.RaisesGroup(pytest.RaisesExc(MailboxClosedError, match="gone")):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(waiter.run)
+            await trio.testing.wait_all_tasks_blocked()
+            mailbox.close("gone")
+            mailbox.put(B, 1.0)
+    assert waiter.got == []
+
+
+async def test_a_mistake_is_raised_where_it_was_waited_for() -> None:
+    mailbox = Mailbox()
+
+    def wrong(_: Delivery) -> bool:
+        raise ZeroDivisionError("a bug")
+
+    async def put() -> None:
+        await trio.testing.wait_all_tasks_blocked()
+        mailbox.put(A, 1.0)  # raises nothing: this is the reader of all turns
+        mailbox.put(B, 1.0)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(put)
+        with pytest.raises(ZeroDivisionError, match="a bug"):
+            await mailbox.take(wrong)
+
+
+# -- a turn --------------------------------------------------------------------------------------
+
+
+@frozen
+class OneBackend:
+    """An app-server at the other end of a wire."""
+
+    place: Place
+    bounds: Bounds = Bounds()
+    held: HeldTurns = field(factory=HeldTurns)
+
+    async def lease(self) -> Place:
+        return self.place
+
+
+def answered(message: dict[str, Any]) -> Sequence[dict[str, Any]]:
+    """What a Codex answers, with the client's name of the model as the thread's."""
+    model = message.get("params", {}).get("model", "")
+    results: dict[str, Any] = {
+        "thread/start": {"thread": {"id": f"thread-{model}"}},
+        "turn/start": {"turn": {"id": "turn-1"}},
+    }
+    return [{"id": message["id"], "result": results.get(message["method"], {})}]
+
+
+def told(model: str, method: str, **params: Any) -> dict[str, Any]:
+    params = {"threadId": f"thread-{model}", "turnId": "turn-1", **params}
+    return {"method": method, "params": params}
+
+
+def word(model: str, said: str) -> dict[str, Any]:
+    return told(model, "item/agentMessage/delta", itemId="msg-1", delta=said)
+
+
+def ended(model: str) -> dict[str, Any]:
+    return told(model, "turn/completed", turn={"id": "turn-1", "status": "completed"})
+
+
+class Steps(trio.abc.Instrument):
+    """Counts how often tasks run whose name tells what they do."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.count = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += self._name in task.name
+
+
+@define
+class Client:
+    """Reads a turn's events; when it is told to, not."""
+
+    reads: trio.Event = field(factory=trio.Event)
+    events: list[Event] = field(factory=list[Event])
+    failed: Exception | None = None
+
+    async def run(self, receive: Receive) -> None:
+        async for burst in receive:
+            self.events += burst
+            if isinstance(burst[-1], TurnEnd):
+                return
+            await self.reads.wait()
+
+
+@asynccontextmanager
+async def backend_on_a_wire(
+    bounds: Bounds | None = None,
+) -> AsyncGenerator[tuple[Wire, OneBackend]]:
+    async with connected() as (wire, client), trio.open_nursery() as nursery:
+        wire.on_send = answered
+        place = Place(client, Capabilities(delete_thread=True), ".", nursery)
+        yield wire, OneBackend(place, bounds or Bounds())
+        nursery.cancel_scope.cancel()
+
+
+async def play(
+    backend: OneBackend, client: Client, recipe: Pipeline, *, model: str = "m", fuse: bool = True
+) -> None:
+    turn = Turn(model=model, stop=("STOP",))
+    try:
+        await recipe.run(AppServerTurn(backend, turn), client, turn, fuse=fuse)
+    except Exception as error:  # noqa: BLE001
+        client.failed = error
+
+
+@asynccontextmanager
+async def under_way(
+    wire: Wire,
+    backend: OneBackend,
+    recipe: Pipeline | None = None,
+    *,
+    model: str = "m",
+    fuse: bool = True,
+) -> AsyncGenerator[Client]:
+    """A turn that has said its first word, and whose client reads."""
+    client = Client()
+    client.reads.set()
+    recipe = recipe or Settings().pipeline()
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: play(backend, client, recipe, model=model, fuse=fuse))
+            await trio.testing.wait_all_tasks_blocked()
+            wire.say(told(model, "turn/started", turn={"id": "turn-1"}), word(model, "Once"))
+            await trio.testing.wait_all_tasks_blocked()
+            yield client
+    assert client.failed is None
+
+
+@pytest.mark.parametrize("recipe", [Pipeline(), Settings().pipeline()], ids=["bare", "stock"])
+async def test_no_turn_is_woken_for_words_in_the_middle_of_its_answer(recipe: Pipeline) -> None:
+    steps = Steps("task")  # as the frame calls those of sources and stages
+    async with backend_on_a_wire() as (wire, backend):  # noqa: SIM117
+        async with under_way(wire, backend, recipe) as client:
+            trio.lowlevel.add_instrument(steps)
+            for said in (" upon", " a", " time"):
+                wire.say(word("m", said))
+                await trio.testing.wait_all_tasks_blocked()
+            wire.say(*[word("m", ".")] * FEW)
+            await trio.testing.wait_all_tasks_blocked()
+            assert steps.count == 0
+            wire.say(*[word("m", "!")] * (FEW + 1))  # so many are worth it
+            await trio.testing.wait_all_tasks_blocked()
+            assert steps.count == 1
+            trio.lowlevel.remove_instrument(steps)
+            wire.say(ended("m"))
+    assert text(client.events) == "Once upon a time" + "." * FEW + "!" * (FEW + 1)
+
+
+async def test_words_wait_for_a_client_that_does_not_read_and_keep_their_order() -> None:
+    async with backend_on_a_wire() as (wire, backend), under_way(wire, backend) as client:
+        client.reads = trio.Event()
+        for number in range(40):
+            wire.say(word("m", f" {number}"))
+            await trio.testing.wait_all_tasks_blocked()
+        assert text(client.events) == "Once 0"
+        client.reads.set()
+        wire.say(word("m", " end"), ended("m"))
+    assert text(client.events) == "Once " + " ".join(map(str, range(40))) + " end"
+
+
+class Broken(Stage):
+    """Has a bug that a certain word brings out."""
+
+    def feed(self, event: Event) -> Sequence[Event]:
+        if isinstance(event, TextDelta) and "bug" in event.text:
+            raise ZeroDivisionError
+        return (event,)
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+async def test_a_stages_bug_ends_its_own_turn_and_nobody_elses(fuse: bool) -> None:
+    recipe = Settings().pipeline().insert_after("calls", "broken", Broken)
+    async with backend_on_a_wire() as (wire, backend):
+        async with (
+            under_way(wire, backend, recipe, model="good", fuse=fuse) as good,
+            under_way(wire, backend, recipe, model="bad", fuse=fuse) as bad,
+        ):
+            wire.say(word("bad", " bug"), word("good", " upon"))
+            wire.say(word("good", " a time"), ended("good"))
+            await trio.testing.wait_all_tasks_blocked()
+            assert isinstance(bad.failed, ZeroDivisionError)
+            bad.failed = None
+        await trio.testing.wait_all_tasks_blocked()
+    assert text(good.events) == "Once upon a time"
+    interrupted = [sent for sent in wire.sent if sent["method"] == "turn/interrupt"]
+    assert [sent["params"]["threadId"] for sent in interrupted] == ["thread-bad"]
+
+
+async def test_a_turn_that_is_cut_by_its_words_is_interrupted_once() -> None:
+    async with backend_on_a_wire() as (wire, backend):
+        async with under_way(wire, backend) as client:
+            wire.say(word("m", " upon STOP a time"))
+            await trio.testing.wait_all_tasks_blocked()
+            wire.say(word("m", " late"))
+        await trio.testing.wait_all_tasks_blocked()
+    assert text(client.events) == "Once upon "
+    methods = [sent["method"] for sent in wire.sent]
+    assert methods.count("turn/interrupt") == methods.count("thread/delete") == 1
+
+
+async def test_silence_is_counted_from_the_last_word(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with backend_on_a_wire(Bounds(first_event=50.0, idle=10.0)) as (wire, backend):  # noqa: SIM117
+        async with under_way(wire, backend) as client:
+            for _ in range(3):
+                await trio.sleep(9)
+                wire.say(word("m", "."))
+            spoke = trio.current_time()
+            await trio.sleep(9.9)
+            assert not any(isinstance(event, TurnEnd) for event in client.events)
+    assert failure(client.events).code == "timeout"
+    assert text(client.events) == "Once..."
+    end = client.events[-1]
+    assert end.at == pytest.approx(spoke + 10.0, abs=0.01)
+
+
+async def test_a_first_word_shortens_the_patience() -> None:
+    """What may not be passed on at once: the turn's own clock must be set first."""
+    steps = Steps("task")
+    async with backend_on_a_wire() as (wire, backend):
+        client = Client()
+        client.reads.set()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(play, backend, client, Settings().pipeline())
+            await trio.testing.wait_all_tasks_blocked()
+            trio.lowlevel.add_instrument(steps)
+            wire.say(word("m", "Once"))
+            await trio.testing.wait_all_tasks_blocked()
+            assert steps.count == 1
+            wire.say(word("m", " upon"))
+            await trio.testing.wait_all_tasks_blocked()
+            assert steps.count == 1
+            trio.lowlevel.remove_instrument(steps)
+            wire.say(ended("m"))
+    assert text(client.events) == "Once upon"
