@@ -18,7 +18,8 @@ import trio
 from attrs import frozen
 
 from pipeline.bench.accounting import Account
-from pipeline.bench.arms import Direct, Proxied
+from pipeline.bench.direct import Direct
+from pipeline.bench.proxied import Proxied
 from pipeline.errors import UsageError
 
 FAST_CODEX: Final = (sys.executable, "-m", "pipeline.bench.fast_codex")

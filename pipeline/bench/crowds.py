@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from itertools import pairwise
+from statistics import median
 
 import trio
 from attrs import frozen
 
-from pipeline.bench.arms import READ
 from pipeline.bench.bed import Bed, fake_bed
-from pipeline.bench.ear import SENT, Ear
+from pipeline.bench.ear import READ, SENT, Ear
 from pipeline.bench.figures import Book, percentile
 from pipeline.bench.streams import MS
 from pipeline.bench.wish import Wish
 
 KIB = 1024
+HOUR = 3_600.0
+LOADS = 5
 
 
 @frozen
@@ -43,6 +45,29 @@ class Held:
 
 
 @frozen
+class Crowded:
+    """S4: whether a chunk costs more while very many streams are open that say nothing."""
+
+    quiet: int = 1_000
+    streams: int = 16
+    deltas: int = 2_000
+
+    async def round(self, book: Book) -> None:
+        async with fake_bed("blocks") as bed:
+            alone = await self._typical(bed)
+            async with bed.server.talking(self.quiet, gap=HOUR):
+                beside = await self._typical(bed)
+        load = f"{self.streams} × {self.deltas:,} chunks beside {self.quiet:,} quiet streams"
+        book.add("held", load, "CPU a chunk", "×", beside / alone, goal=1.2)
+
+    async def _typical(self, bed: Bed) -> float:
+        """What a chunk costs, when what came before is over: the median of a few loads."""
+        await _until_quiet(bed)
+        loads = [await bed.server.load(self.streams, Wish(self.deltas)) for _ in range(LOADS)]
+        return median(one.micros for one in loads)
+
+
+@frozen
 class Stalled:
     """S5: paced streams alone, and again beside readers that stopped reading a flood."""
 
@@ -58,7 +83,7 @@ class Stalled:
         async with trio.open_nursery() as nursery:
             for _ in range(self.stalled):
                 await nursery.start(self._stall)
-            await self._until_quiet()
+            await _until_quiet(self.bed)
             beside = await self.bed.server.watch(self.healthy, self.gap, self.seconds)
             nursery.cancel_scope.cancel()
         load = f"{self.healthy} streams beside {self.stalled} stalled"
@@ -79,15 +104,6 @@ class Stalled:
             await trio.sleep_forever()
         finally:
             await trio.aclose_forcefully(stream)
-
-    async def _until_quiet(self) -> None:
-        """Until every buffer is full and the server has nothing to do; not for ever."""
-        account = self.bed.account
-        for _ in range(100):
-            before = account.cpu()
-            await trio.sleep(0.1)
-            if account.cpu() - before < 0.005:
-                return
 
 
 @frozen
@@ -130,3 +146,12 @@ class Storm:
 
     def _since(self, mark: int, what: str) -> list[tuple[str, int]]:
         return [(note["tag"], note["at"]) for note in self.bed.told(what) if note["at"] > mark]
+
+
+async def _until_quiet(bed: Bed) -> None:
+    """Until every buffer is full and the server has nothing to do; not for ever."""
+    for _ in range(100):
+        before = bed.account.cpu()
+        await trio.sleep(0.1)
+        if bed.account.cpu() - before < 0.005:
+            return

@@ -6,8 +6,10 @@ import re
 import time
 from typing import Final
 
-from attrs import define, field
+from attrs import Factory, define, field, frozen
 
+READ: Final = 65_536
+"""What is read at once."""
 TOLD: Final = b"item/agentMessage/delta"
 SENT: Final = b'"delta":{"content":'
 _STAMP: Final = re.compile(rb'(?:"delta"|"content"):"(\d{9,}) ')
@@ -50,3 +52,28 @@ class Ear:
             self.arrivals += [now / 1e9] * new
             self.transits += [(now - int(stamp)) / 1e9 for stamp in _STAMP.findall(whole)]
         return whole + end
+
+
+@frozen
+class Heard:
+    """What came of a load."""
+
+    chunks: int
+    seconds: float
+    cpu: float
+    """The CPU seconds that the server spent on it; none where there is no server."""
+    firsts: list[float]
+    """How long each stream's first chunk took."""
+    transits: list[float]
+    ears: list[Ear] = Factory(list[Ear])
+    memory: int = 0
+    """The resident bytes of the server at the end, where it was looked at."""
+
+    @property
+    def rate(self) -> float:
+        return self.chunks / self.seconds
+
+    @property
+    def micros(self) -> float:
+        """CPU microseconds a chunk."""
+        return self.cpu / max(1, self.chunks) * 1e6

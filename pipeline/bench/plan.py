@@ -12,7 +12,7 @@ import trio
 from attrs import frozen
 
 from pipeline.bench.bed import Bed, Way, fake_bed
-from pipeline.bench.crowds import Held, Stalled, Storm
+from pipeline.bench.crowds import Crowded, Held, Stalled, Storm
 from pipeline.bench.figures import Book
 from pipeline.bench.real import real_bed
 from pipeline.bench.streams import Burst, Growth, Paced, Ttft
@@ -94,6 +94,7 @@ class Plan:
             ("paced", Paced(lines, 16, 0.02, 0.1 if quick else 3.0, cpu_goal=250.0)),
             ("paced", Paced(lines, 100, 0.05, 0.1 if quick else 3.0, cpu_goal=120.0)),
             ("held", Held(10, 0.3, 0.05) if quick else Held()),
+            ("held", Crowded(10, 2, 100) if quick else Crowded()),
             ("stalled", Stalled(lines, 9, 1, 0.1, 0.02, 2_000) if quick else Stalled(lines)),
             ("storm", Storm(lines, streams=8 if quick else 64)),
             ("whole", Whole(lines, 2, 3) if quick else Whole(lines)),

@@ -13,8 +13,8 @@ from typing import Final
 
 import trio
 
-from pipeline.bench.arms import Direct
 from pipeline.bench.bed import Bed, running, served
+from pipeline.bench.direct import Direct
 from pipeline.errors import UsageError
 from sources.app_server.binary import find_codex
 from sources.app_server.catalog import write_catalog

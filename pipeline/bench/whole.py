@@ -8,8 +8,8 @@ import time
 import trio
 from attrs import frozen
 
-from pipeline.bench.arms import READ
 from pipeline.bench.bed import Bed, Way, fake_bed
+from pipeline.bench.ear import READ
 from pipeline.bench.figures import Book
 from pipeline.bench.streams import MS
 from pipeline.bench.wish import Wish

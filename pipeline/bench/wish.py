@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+MODEL: Final = "gpt-5"
+"""Which model is asked for; the backend has but one."""
 
 
 class Wish(msgspec.Struct, frozen=True, omit_defaults=True):
