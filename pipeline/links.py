@@ -18,7 +18,7 @@ MOST_UNREAD: Final = 16
 
 
 class Onward:
-    """Where a task writes to: the stages that share its task, and the channel behind them.
+    """Where a task writes to: the stages that are run for it, and the channel behind them.
 
     A burst is taken only when there is room, and then all at once: a send that is cancelled has
     taken nothing, and what the stages gave for one that was taken reaches whoever reads, though the

@@ -46,6 +46,11 @@ class ChatSseEncoder:
         self.error: Failure | None = None
         """What the stream told the client went wrong."""
 
+    @property
+    def done(self) -> bool:
+        """Whether `[DONE]` has been said: a stream that failed before it began has not."""
+        return self.finished and self._started
+
     def encode(self, events: Iterable[Event]) -> bytes:
         """The bytes a burst adds to the stream.
 
@@ -146,12 +151,12 @@ class ChatSse(Fed[Failure | None]):
         return self._encoder.finished
 
     def keepalive(self) -> bytes:
-        """Something for a silence; clients skip it."""
-        return PING
+        """Something for a silence; clients skip it. Nothing, if the stream has ended."""
+        return b"" if self._encoder.done else PING
 
     def fail(self, failure: Failure) -> bytes:
-        """The end of a stream that failed outside of its turn."""
-        return error_frames(failure)
+        """The end of a stream that failed outside of its turn; empty if it has ended already."""
+        return b"" if self._encoder.done else error_frames(failure)
 
     async def take(self, burst: Burst) -> None:
         data = self._encoder.encode(burst)

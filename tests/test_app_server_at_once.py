@@ -15,7 +15,7 @@ from pipeline.chain import Pipeline
 from pipeline.events import Event, TextDelta, TurnEnd
 from pipeline.settings import Settings
 from pipeline.stage import Receive, Stage
-from pipeline.turn import Turn
+from pipeline.turn import Tool, Turn
 from sources.app_server.capabilities import Capabilities
 from sources.app_server.held import HeldTurns
 from sources.app_server.mailbox import Delivery, Letter, Mailbox, MailboxClosedError
@@ -25,6 +25,7 @@ from sources.app_server.turns import AppServerTurn
 from tests.app_server_wire import Wire, connected
 from tests.chaos_turns import failure, text
 
+ASKED = ({"type": "message", "role": "user", "content": "Tell me"},)
 A, B, C = list[Letter]([b"a"]), list[Letter]([b"b"]), list[Letter]([b"c"])
 
 
@@ -103,11 +104,12 @@ async def test_an_end_is_not_overtaken_either() -> None:
     assert waiter.got == []
 
 
+def wrong(_: Delivery) -> bool:
+    raise ZeroDivisionError("a bug")
+
+
 async def test_a_mistake_is_raised_where_it_was_waited_for() -> None:
     mailbox = Mailbox()
-
-    def wrong(_: Delivery) -> bool:
-        raise ZeroDivisionError("a bug")
 
     async def put() -> None:
         await trio.testing.wait_all_tasks_blocked()
@@ -118,6 +120,27 @@ async def test_a_mistake_is_raised_where_it_was_waited_for() -> None:
         nursery.start_soon(put)
         with pytest.raises(ZeroDivisionError, match="a bug"):
             await mailbox.take(wrong)
+    assert mailbox.empty() == [b"b"]
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+async def test_a_mistake_waits_for_whoever_was_just_cancelled_but_not_for_a_follow_up(
+    emptied: bool,
+) -> None:
+    mailbox = Mailbox()
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(mailbox.take, wrong)
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+            mailbox.put(A, 1.0)
+    if emptied:  # as a held turn's mailbox is, before it goes on
+        assert mailbox.empty() == []
+        mailbox.put(B, 2.0)
+        assert (await mailbox.take()).letters == (b"b",)
+    else:
+        with pytest.raises(ZeroDivisionError, match="a bug"):
+            await mailbox.take()
 
 
 # -- a turn --------------------------------------------------------------------------------------
@@ -137,6 +160,8 @@ class OneBackend:
 
 def answered(message: dict[str, Any]) -> Sequence[dict[str, Any]]:
     """What a Codex answers, with the client's name of the model as the thread's."""
+    if "method" not in message:  # an answer to a question of its own
+        return ()
     model = message.get("params", {}).get("model", "")
     results: dict[str, Any] = {
         "thread/start": {"thread": {"id": f"thread-{model}"}},
@@ -191,17 +216,14 @@ async def backend_on_a_wire(
 ) -> AsyncGenerator[tuple[Wire, OneBackend]]:
     async with connected() as (wire, client), trio.open_nursery() as nursery:
         wire.on_send = answered
-        place = Place(client, Capabilities(delete_thread=True), ".", nursery)
+        place = Place(client, Capabilities(delete_thread=True, dynamic_tools=True), ".", nursery)
         yield wire, OneBackend(place, bounds or Bounds())
         nursery.cancel_scope.cancel()
 
 
-async def play(
-    backend: OneBackend, client: Client, recipe: Pipeline, *, model: str = "m", fuse: bool = True
-) -> None:
-    turn = Turn(model=model, stop=("STOP",))
+async def play(backend: OneBackend, client: Client, recipe: Pipeline, turn: Turn) -> None:
     try:
-        await recipe.run(AppServerTurn(backend, turn), client, turn, fuse=fuse)
+        await recipe.run(AppServerTurn(backend, turn), client, turn, fuse=True)
     except Exception as error:  # noqa: BLE001
         client.failed = error
 
@@ -211,17 +233,15 @@ async def under_way(
     wire: Wire,
     backend: OneBackend,
     recipe: Pipeline | None = None,
-    *,
     model: str = "m",
-    fuse: bool = True,
 ) -> AsyncGenerator[Client]:
     """A turn that has said its first word, and whose client reads."""
     client = Client()
     client.reads.set()
-    recipe = recipe or Settings().pipeline()
+    turn = Turn(model=model, stop=("STOP",), items=ASKED, tools=(Tool("look"),))
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: play(backend, client, recipe, model=model, fuse=fuse))
+            nursery.start_soon(play, backend, client, recipe or Settings().pipeline(), turn)
             await trio.testing.wait_all_tasks_blocked()
             wire.say(told(model, "turn/started", turn={"id": "turn-1"}), word(model, "Once"))
             await trio.testing.wait_all_tasks_blocked()
@@ -270,13 +290,12 @@ class Broken(Stage):
         return (event,)
 
 
-@pytest.mark.parametrize("fuse", [True, False])
-async def test_a_stages_bug_ends_its_own_turn_and_nobody_elses(fuse: bool) -> None:
+async def test_a_stages_bug_ends_its_own_turn_and_nobody_elses() -> None:
     recipe = Settings().pipeline().insert_after("calls", "broken", Broken)
     async with backend_on_a_wire() as (wire, backend):
         async with (
-            under_way(wire, backend, recipe, model="good", fuse=fuse) as good,
-            under_way(wire, backend, recipe, model="bad", fuse=fuse) as bad,
+            under_way(wire, backend, recipe, model="good") as good,
+            under_way(wire, backend, recipe, model="bad") as bad,
         ):
             wire.say(word("bad", " bug"), word("good", " upon"))
             wire.say(word("good", " a time"), ended("good"))
@@ -325,7 +344,7 @@ async def test_a_first_word_shortens_the_patience() -> None:
         client = Client()
         client.reads.set()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(play, backend, client, Settings().pipeline())
+            nursery.start_soon(play, backend, client, Settings().pipeline(), Turn(model="m"))
             await trio.testing.wait_all_tasks_blocked()
             trio.lowlevel.add_instrument(steps)
             wire.say(word("m", "Once"))
@@ -337,3 +356,67 @@ async def test_a_first_word_shortens_the_patience() -> None:
             trio.lowlevel.remove_instrument(steps)
             wire.say(ended("m"))
     assert text(client.events) == "Once upon"
+
+
+async def test_words_that_are_none_do_not_break_a_silence(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with backend_on_a_wire(Bounds(first_event=50.0, idle=10.0)) as (wire, backend):  # noqa: SIM117
+        async with under_way(wire, backend) as client:
+            spoke = trio.current_time()
+            for _ in range(3):
+                await trio.sleep(4)
+                wire.say(word("m", ""))
+    assert failure(client.events).code == "timeout"
+    assert client.events[-1].at == pytest.approx(spoke + 10.0, abs=0.01)
+
+
+# -- held turns ----------------------------------------------------------------------------------
+
+
+async def call_and_go_on(wire: Wire, *words: str) -> None:
+    """Let the model say something more, call a tool, and then say these words."""
+    wire.say(word("m", " upon"))
+    await trio.testing.wait_all_tasks_blocked()
+    call = told("m", "item/tool/call", callId="call-1", tool="look", arguments={})
+    wire.say({"id": 77, **call})
+    await trio.testing.wait_all_tasks_blocked()
+    for said in words:
+        wire.say(word("m", said))
+
+
+def followed_up(words: str) -> Turn:
+    """The request of a client that has run the tool, and may repeat what was said before it."""
+    said = {"type": "message", "role": "assistant", "content": words}
+    call = {"type": "function_call", "call_id": "call-1", "name": "look", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "call-1", "output": "rain"}
+    items = (*ASKED, *([said] if words else []), call, output)
+    return Turn(model="m", stop=("STOP",), items=items, tools=(Tool("look"),))
+
+
+@pytest.mark.parametrize(
+    ("words", "repeated"),
+    [((), "Once upon"), ((" STOP",), "")],
+    ids=["ended by the grace", "cut by a word"],
+)
+async def test_a_turn_that_is_held_goes_on_whatever_was_passed_on_at_once(
+    words: tuple[str, ...], repeated: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with backend_on_a_wire() as (wire, backend):
+        async with under_way(wire, backend) as first:
+            await call_and_go_on(wire, *words)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(backend.held) == 1
+        second = Client()
+        second.reads.set()
+        async with trio.open_nursery() as nursery:
+            turn = followed_up(repeated)
+            nursery.start_soon(play, backend, second, Settings().pipeline(), turn)
+            await trio.testing.wait_all_tasks_blocked()
+            wire.say(word("m", "It rains"))
+            await trio.testing.wait_all_tasks_blocked()
+            wire.say(word("m", "."), ended("m"))
+        assert second.failed is None
+    assert text(first.events) == "Once upon"
+    assert text(second.events) == "It rains."
+    assert [sent["method"] for sent in wire.sent if "method" in sent].count("turn/start") == 1

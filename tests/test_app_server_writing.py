@@ -1,4 +1,4 @@
-"""What is written to a child: everything, once, in order, however much it is."""
+"""What is written to a child and read from it: everything, once, in order, however much it is."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import trio
 
+from sources.app_server.child import READ_SIZE
 from sources.app_server.client import AppServerClient
-from sources.app_server.stdio import ATOMIC, StdioTransport
+from sources.app_server.stdio import ATOMIC, MOST_READS, StdioTransport
+from sources.app_server.transport import TransportClosedError
 
 ECHO = "import sys, os\nwhile d := os.read(0, 65536): os.write(1, d)"
 DEAF = "import time\ntime.sleep(30)"
@@ -80,3 +82,48 @@ async def test_requests_leave_in_the_order_they_were_made(
     ]
     with trio.CancelScope(shield=True):
         await child.aclose()
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [10, READ_SIZE - 1, READ_SIZE, 3 * READ_SIZE * MOST_READS])
+async def test_lines_of_any_length_are_read_whole(size: int, tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        child = await started(nursery, tmp_path, ECHO)
+        nursery.start_soon(child.send, b"x" * size)
+        with trio.fail_after(10):
+            assert await child.receive() == [b"x" * size]
+        await child.aclose()
+        nursery.cancel_scope.cancel()
+
+
+async def test_to_be_woken_for_nothing_is_not_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, wait_readable = 0, trio.lowlevel.wait_readable
+
+    async def woken_for_nothing(number: int) -> None:
+        nonlocal waits
+        waits += 1
+        if waits > 1:
+            await wait_readable(number)
+
+    async with trio.open_nursery() as nursery:
+        child = await started(nursery, tmp_path, ECHO)
+        with monkeypatch.context() as patch, trio.fail_after(10):
+            patch.setattr("sources.app_server.stdio.trio.lowlevel.wait_readable", woken_for_nothing)
+            nursery.start_soon(child.send, b"hello")
+            assert await child.receive() == [b"hello"]
+        await child.aclose()
+        nursery.cancel_scope.cancel()
+    assert waits > 1
+
+
+async def test_nothing_is_read_from_a_child_that_was_closed(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        child = await started(nursery, tmp_path, ECHO)
+        await child.aclose()
+        with pytest.raises(TransportClosedError):
+            await child.receive()
+        nursery.cancel_scope.cancel()

@@ -307,3 +307,34 @@ async def test_a_nearer_deadline_moves_the_alarm(
     sink = Slow(0.0)
     await Pipeline([("nearer", Nearer)]).run(Quiet(1.0, "a", "b", "c"), sink, fuse=fuse)
     assert sink.got[-1] == (1.1, "!")
+
+
+class Hasty:
+    """Sends without waiting whenever it can, and notes when it could not."""
+
+    real_time = True
+
+    def __init__(self) -> None:
+        self.refused: list[str] = []
+
+    async def run(self, send: Send) -> None:
+        for word in "abcd":
+            burst = (TextDelta(word, at=trio.current_time()),)
+            if not send.ready:
+                with pytest.raises(trio.WouldBlock):
+                    send.send_nowait(burst)
+                self.refused.append(word)
+                await send.send(burst)
+            else:
+                send.send_nowait(burst)
+            await trio.testing.wait_all_tasks_blocked()
+
+
+@pytest.mark.parametrize("fuse", FUSED)
+async def test_what_is_sent_without_waiting_is_taken_once_or_not_at_all(
+    fuse: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    source, sink = Hasty(), Slow(10.0)
+    await Pipeline((("pass", Pass),)).run(source, sink, fuse=fuse)
+    assert "".join(words for _, words in sink.got) == "abcd"
+    assert source.refused  # the first is being read, the next waits

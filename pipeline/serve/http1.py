@@ -58,7 +58,7 @@ class Http1(H11Protocol):
         return
 
     async def stream_send(self, event: Any) -> None:
-        if isinstance(event, Body) and event.data:
+        if isinstance(event, Body):
             await self.write_piece(event.data)
             return
         if isinstance(event, StreamClosed):
@@ -70,6 +70,8 @@ class Http1(H11Protocol):
 
         A chunk is framed by hand: h11 would think as long about it as the write takes.
         """
+        if not data:
+            return  # an empty chunk is the end of a body
         if self._in_chunks and self.connection.our_state is h11.SEND_BODY:
             await self._write(b"%x\r\n%b\r\n" % (len(data), data))
         else:

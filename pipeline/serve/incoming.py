@@ -17,7 +17,10 @@ class Incoming:
 
     def __init__(self, write_piece: WritePiece) -> None:
         self.write_piece = write_piece
-        """Sends a piece of a streamed answer, past all that is done for its head and its end."""
+        """Sends a piece of a streamed answer, past what is done for its head and its end.
+
+        It looks at no method: an answer to HEAD must not be streamed.
+        """
         self._early: list[Message] = []
         self._hear: Hear = self._early.append
 

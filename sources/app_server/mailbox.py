@@ -43,6 +43,7 @@ class Mailbox:
         self._at_once: TakeAtOnce | None = None
         """Whoever waits would take it so: a wake-up costs more than most that is done with it."""
         self._mistake: Exception | None = None
+        """What that raised, until it is raised where somebody waits."""
 
     def put(self, letters: list[Letter], at: float) -> None:
         """Add what has arrived. Letters after the end, or over the bound, are not kept."""
@@ -59,7 +60,7 @@ class Mailbox:
 
     def _is_taken(self, letters: list[Letter], at: float) -> bool:
         if self._at_once is None or self._news.is_set():
-            return False  # whoever waited has been woken, and nothing may overtake what for
+            return False  # whoever waited was woken, and nothing may overtake what it was for
         try:
             return self._at_once(Delivery(tuple(letters), at))
         except Exception as mistake:  # noqa: BLE001  # a turn's own, and not the reader's
@@ -72,9 +73,10 @@ class Mailbox:
         self._news.set()
 
     def empty(self) -> list[Letter]:
-        """Take out what has arrived, without waiting."""
+        """Take out what has arrived, without waiting; what went wrong before is forgotten."""
         letters, self._letters = self._letters, []
         self._bytes = 0
+        self._mistake = None
         return letters
 
     async def take(self, at_once: TakeAtOnce | None = None) -> Delivery:
@@ -82,7 +84,12 @@ class Mailbox:
 
         While there is nothing, `at_once` is offered what comes; what it raises is raised here.
         """
-        while not self._letters:
+        while True:
+            if self._mistake is not None:
+                mistake, self._mistake = self._mistake, None
+                raise mistake
+            if self._letters:
+                return Delivery(tuple(self.empty()), self._at)
             if self._reason is not None:
                 raise MailboxClosedError(self._reason)
             self._news = trio.Event()
@@ -91,6 +98,3 @@ class Mailbox:
                 await self._news.wait()
             finally:
                 self._at_once = None
-            if self._mistake is not None:
-                raise self._mistake
-        return Delivery(tuple(self.empty()), self._at)

@@ -21,6 +21,12 @@ FEW: Final = 4
 """So many letters take less time than it takes to wake a task for them."""
 
 
+def is_brief_text(delivery: Delivery) -> bool:
+    """Whether it is some text and nothing else, by its looks."""
+    letters = delivery.letters
+    return len(letters) <= FEW and ONLY_LINES.issuperset(map(type, letters))
+
+
 class TurnReader:
     """Reads deltas together and everything else one by one; who reads along sees each message."""
 
@@ -39,12 +45,6 @@ class TurnReader:
     @property
     def ended(self) -> bool:
         return self._decoder.ended
-
-    def is_brief_text(self, delivery: Delivery) -> bool:
-        """Whether it is some text and nothing else, by its looks, and nobody reads along."""
-        letters = delivery.letters
-        read_along = self._record is not None or self._watch is not None
-        return len(letters) <= FEW and not read_along and ONLY_LINES.issuperset(map(type, letters))
 
     def read(self, delivery: Delivery) -> Burst:
         """The events in it, in order."""

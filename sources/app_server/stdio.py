@@ -96,13 +96,24 @@ class StdioTransport(Child):
         Trio's own stream would look for it before it waits, which for a stream of single lines is a
         failed read and one more wake-up each.
         """
-        await trio.lowlevel.wait_readable(self._stdout.fileno())
-        pieces = [os.read(self._stdout.fileno(), READ_SIZE)]
-        while len(pieces[-1]) == READ_SIZE and len(pieces) < MOST_READS:
+        while True:
+            if self._stdout.fileno() < 0:
+                raise trio.ClosedResourceError("the output was closed")
+            await trio.lowlevel.wait_readable(self._stdout.fileno())
+            with suppress(BlockingIOError):
+                data = os.read(self._stdout.fileno(), READ_SIZE)
+                return data if len(data) < READ_SIZE else data + self._more()
+
+    def _more(self) -> bytes:
+        """What else is there, if one read could not take it all."""
+        pieces: list[bytes] = []
+        for _ in range(MOST_READS - 1):
             try:
                 pieces.append(os.read(self._stdout.fileno(), READ_SIZE))
             except OSError:
                 break  # nothing for now; or it is gone, which the next read will tell
+            if len(pieces[-1]) < READ_SIZE:
+                break
         return b"".join(pieces)
 
     async def _farewell(self) -> None:

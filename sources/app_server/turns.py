@@ -17,7 +17,7 @@ from sources.app_server.held import HeldTurn
 from sources.app_server.images import check_images
 from sources.app_server.mailbox import Delivery, MailboxClosedError, TakeAtOnce
 from sources.app_server.place import Backend, Bounds
-from sources.app_server.reading import TurnReader
+from sources.app_server.reading import TurnReader, is_brief_text
 from sources.app_server.record import Recorder
 from sources.app_server.rpc import RpcError
 from sources.app_server.sendable import check_sendable
@@ -61,7 +61,8 @@ class AppServerTurn:
         self._unsent: Burst = ()
         """What was read and has not been passed on yet."""
         self._started = self._heard = 0.0
-        self._patience = self._bounds.first_event
+        self._spoke = False
+        """Whether the backend has said anything yet."""
         self._delivered: Sequence[str] | None = None
         self._verdict: trio.Event | None = None
         self._settled = False
@@ -161,19 +162,21 @@ class AppServerTurn:
                     return
                 if type(sent[-1]) is TextDelta or any(type(one) is not RetryNotice for one in sent):
                     # A backend that only says it tries again has not been heard from.
-                    self._heard, self._patience = trio.current_time(), self._bounds.idle
+                    self._heard, self._spoke = trio.current_time(), True
             if (due := self._due(session)) < waiting.deadline:
                 waiting.deadline = due
 
     def _pass_on_text(self, reader: TurnReader, send: Send, delivery: Delivery) -> bool:
-        """Pass on words in the middle of an answer, for which nobody need be woken."""
-        under_way = self._patience == self._bounds.idle  # so it is due no sooner than before
-        if not (under_way and send.ready and reader.is_brief_text(delivery)):
+        """Pass on words in the middle of an answer while this turn's task waits, and need not wake.
+
+        The first of an answer are none of them: they set the clock by which it is waited for.
+        """
+        if not (self._spoke and send.ready and is_brief_text(delivery)):
             return False
         burst = reader.read(delivery)
         self._note(burst)
-        self._heard = delivery.at
         if burst:
+            self._heard = delivery.at
             send.send_nowait(burst)
         return True
 
@@ -194,9 +197,10 @@ class AppServerTurn:
         end = self._started + self._bounds.total
         if self._unsent:
             return end  # it is the client that takes its time
+        patience = self._bounds.idle if self._spoke else self._bounds.first_event
         if session.requests:  # it waits for outputs, which only a follow-up can bring
-            return min(end, self._heard + min(OUTPUTS_MISSING, self._patience))
-        return min(end, self._heard + self._patience)
+            patience = min(OUTPUTS_MISSING, patience)
+        return min(end, self._heard + patience)
 
     def _silent(self, session: Session) -> None:
         """Give up, or end a turn that waits for its outputs, if it is time to."""

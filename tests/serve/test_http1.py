@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 import structlog
@@ -13,6 +14,8 @@ from quart import Response
 from pipeline.events import TextDelta, TurnEnd
 from pipeline.serve import logs
 from pipeline.settings import Settings
+from pipeline.stage import Send, Source
+from pipeline.turn import Turn
 from tests.serve.scripted import CHAT, ScriptedDoor, served
 from tests.serve.wire import post, request, wire
 
@@ -52,6 +55,40 @@ async def test_a_client_that_knows_no_chunks_gets_none() -> None:
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b"chunked" not in head.lower()
     assert all(line.startswith(b"data: ") for line in body.splitlines() if line)
+
+
+class Clumsy:
+    """A turn that fails when everything has been said."""
+
+    real_time = True
+
+    async def run(self, send: Send) -> None:
+        await send.send((TextDelta("Hi"), TurnEnd()))
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise ZeroDivisionError
+
+
+class ClumsyDoor(ScriptedDoor):
+    def source(self, turn: Turn) -> Source:
+        return Clumsy()
+
+
+@pytest.mark.parametrize(
+    "asked", [{"messages": [USER]}, {"input": "Hi"}], ids=["chat", "responses"]
+)
+async def test_a_stream_ends_once_though_its_turn_fails_behind_its_end(
+    asked: dict[str, Any],
+) -> None:
+    """Nothing is said of the failure, and nothing must not be sent as a chunk: that is an end."""
+    path = CHAT if "messages" in asked else "/v1/responses"
+    async with served(ClumsyDoor()) as here, wire(here) as client:
+        await client.write(post({"model": "m", "stream": True, **asked}, path=path))
+        streamed = await client.read_until(b"\r\n0\r\n\r\n")
+        await client.write(request("GET", "/livez"))
+        assert (await client.read()).status == 200  # nothing was left in between
+    assert streamed.count(b"[DONE]") == 1
 
 
 async def test_a_head_is_sent_though_its_body_breaks_before_it_began() -> None:
