@@ -115,6 +115,7 @@ class Storm:
     limit: float = 10.0
 
     async def round(self, book: Book) -> None:
+        await _until_quiet(self.bed)
         account, mark = self.bed.account, time.monotonic_ns()
         files = account.files()
         streams = [await self._begun(str(number)) for number in range(self.streams)]
