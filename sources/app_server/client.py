@@ -25,6 +25,7 @@ from sources.decode.deltas import HEAD, named_thread
 from sources.decode.v2 import TEXT_DELTA
 
 REQUEST_TIMEOUT: Final = 30.0
+GOT_TEXT: Final = f"got {TEXT_DELTA}"
 MOST_OUTGOING: Final = 256 * 1024 * 1024
 """What may wait to be sent; a backend that reads so little is as good as gone."""
 MOST_LEAVING: Final = 8
@@ -186,7 +187,7 @@ class AppServerClient:
                     continue
             self._take(line, deliveries)
         if deltas:
-            self.counters[f"got {TEXT_DELTA}"] += deltas
+            self.counters[GOT_TEXT] += deltas
         for mailbox, letters in deliveries.items():
             mailbox.put(letters, at)
 
