@@ -83,7 +83,12 @@ class Onward:
             finally:
                 self._waiting -= 1
                 self._set_alarm()
-        self.take(value)
+        try:
+            self.take(value)
+        except trio.BrokenResourceError:
+            # Where all are cancelled at once, readers may have left first; the reason is the same.
+            await trio.lowlevel.checkpoint_if_cancelled()
+            raise
 
     @property
     def ready(self) -> bool:

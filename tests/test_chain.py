@@ -99,7 +99,8 @@ async def test_the_cut_does_not_wait_for_a_slow_client() -> None:
     assert left_before_delivery == [True]
 
 
-async def test_a_client_that_leaves_cancels_every_task() -> None:
+@pytest.mark.parametrize("_", range(50))  # in whatever order the tasks run
+async def test_a_client_that_leaves_cancels_every_task(_: int) -> None:
     source = Endless()
     with trio.CancelScope() as scope:
 
