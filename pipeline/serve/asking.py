@@ -14,6 +14,7 @@ from pipeline.choices import run_choices
 from pipeline.errors import Failure, ProxyError
 from pipeline.serve.admission import Place
 from pipeline.serve.exchange import Answered, Exchange
+from pipeline.serve.incoming import Write
 from pipeline.serve.streaming import Outlet, StreamedResponse, Voice
 from pipeline.turn import OutputMode, Turn
 from sinks.choices import Shared
@@ -26,7 +27,6 @@ STREAM_HEADERS: Final = {
     "Cache-Control": "no-cache, no-transform",
     "X-Accel-Buffering": "no",
 }
-Write = Callable[[bytes], Awaitable[None]]
 Result = TypeVar("Result")
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

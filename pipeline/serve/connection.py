@@ -15,7 +15,7 @@ from quart_trio.asgi import TrioASGIHTTPConnection
 from quart_trio.wrappers.request import TrioBody, TrioRequest
 
 from pipeline.serve.exchange import Exchange
-from pipeline.serve.incoming import Incoming, WritePiece
+from pipeline.serve.incoming import Incoming, Write
 from pipeline.serve.moments import Moment
 from pipeline.serve.streaming import StreamedResponse
 
@@ -34,7 +34,7 @@ class Connection(TrioASGIHTTPConnection):
 
     app: Server
     _exchange: Exchange
-    _write_piece: WritePiece
+    _write_piece: Write
 
     async def __call__(self, receive: Any, send: Any) -> None:  # an Incoming, from our listener
         self._write_piece = receive.write_piece

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -12,7 +11,7 @@ import msgspec
 from hypercorn.protocol.events import Body, StreamClosed
 
 from pipeline.errors import Failure
-from pipeline.serve.incoming import Requests
+from pipeline.serve.incoming import Requests, Write
 
 _REASONS: Final = {
     431: "the head of the request is too large; send shorter headers",
@@ -45,7 +44,7 @@ class Http1(H11Protocol):
     asks for that can do without.
     """
 
-    def __init__(self, write: Callable[[bytes], Awaitable[None]], *parts: Any) -> None:
+    def __init__(self, write: Write, *parts: Any) -> None:
         super().__init__(*parts)
         self.task_group = Requests(self.task_group, self.write_piece)
         self._write_raw = write

@@ -8,14 +8,14 @@ from typing import Any
 
 Message = Any
 Hear = Callable[[Message], None]
-WritePiece = Callable[[bytes], Awaitable[None]]
+Write = Callable[[bytes], Awaitable[None]]
 _handle: Any = import_module("hypercorn.trio.task_group")._handle  # noqa: SLF001  # half unknown
 
 
 class Incoming:
     """The receiving side of one request. Who serves it listens; what came before that waits."""
 
-    def __init__(self, write_piece: WritePiece) -> None:
+    def __init__(self, write_piece: Write) -> None:
         self.write_piece = write_piece
         """Sends a piece of a streamed answer, past what is done for its head and its end.
 
@@ -43,7 +43,7 @@ class Requests:
     quiet stream takes of memory, and wake up four times for each request.
     """
 
-    def __init__(self, group: Any, write_piece: WritePiece) -> None:
+    def __init__(self, group: Any, write_piece: Write) -> None:
         self._group = group
         self._write_piece = write_piece
         self.spawn: Callable[..., None] = group.spawn

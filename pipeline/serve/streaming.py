@@ -11,12 +11,11 @@ from quart import Response
 
 from pipeline.errors import Failure, ProxyError
 from pipeline.serve.exchange import Exchange
+from pipeline.serve.incoming import Write
 from pipeline.serve.moments import Moment
 
 BUG: Final = Failure("the server made a mistake; its log tells which", code="internal_error")
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
-
-Write = Callable[[bytes], Awaitable[None]]
 
 
 class Voice(Protocol):
