@@ -209,7 +209,7 @@ def test_an_address_that_cannot_be_is_told_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("PROXY_API_KEYS", raising=False)
-    assert words in refusal(capsys, "--demo", *arguments)
+    assert words in refusal(capsys, "--demo", "--port", "0", *arguments)
 
 
 def test_a_host_that_is_none_is_told_in_one_line(
