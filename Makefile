@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help setup run test test-deep lint format lock clean
+.PHONY: help setup run test test-deep lint format docs bench lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -39,6 +39,15 @@ lint: setup  ## ruff, mypy strict, pyright strict
 format: setup  ## let ruff rewrite the sources
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: setup  ## rewrite the generated parts of docs/, and .env.example
+	$(BIN)/python docs/update.py
+
+bench: setup  ## measure again what docs/costs.md tells (about ten minutes)
+	$(BIN)/python -m pipeline bench --json docs/bench/server.json --svg docs/bench/picture.svg > docs/bench/server.txt
+	$(BIN)/python -m pipeline bench --real > docs/bench/codex.txt
+	$(BIN)/python -m pipeline bench stages > docs/bench/stages.txt
+	$(BIN)/python docs/update.py
 
 lock: setup  ## rewrite constraints.txt with the newest allowed versions
 	$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet --output-file constraints.txt

@@ -49,6 +49,13 @@ def call_arguments(part: Json) -> str | None:
     return None
 
 
+def has_unreadable_arguments(part: Json) -> bool:
+    """Whether arguments are given in a form that no call has: neither text, object nor array."""
+    holders = (part, as_json(part.get("function")))
+    given = [holder[key] for holder in holders for key in _ARGUMENT_KEYS if key in holder]
+    return call_arguments(part) is None and any(value is not None for value in given)
+
+
 def fragments_of(payload: Json, *, choice: int = 0, at: float = 0.0) -> list[ToolCallFragment]:
     """Every piece of a call in one streamed message: Responses event, Codex item or chat delta."""
     place: dict[str, Any] = {"choice": choice, "at": at}
@@ -88,9 +95,10 @@ def _streamed(payload: Json) -> Iterator[dict[str, Any]]:
         payload = as_json(payload["params"])
     match kind:
         case "response.output_item.added":
-            yield _begun(as_json(payload.get("item")), _key(payload, as_json(payload.get("item"))))
+            item = as_json(payload.get("item"))
+            yield _begun(item, call_key(payload, item))
         case "response.content_part.added":
-            begun = _begun(as_json(payload.get("part")), _key(payload, {}))
+            begun = _begun(as_json(payload.get("part")), call_key(payload, {}))
             place = payload.get("content_index")
             yield begun | ({"part": place} if begun and isinstance(place, int) else {})
         case "response.function_call_arguments.delta":
@@ -116,7 +124,7 @@ def _begun(part: Json, key: str) -> dict[str, Any]:
 def _piece(payload: Json) -> dict[str, Any]:
     """An arguments event. Its own `id` is not the call's; only `call_id` can be."""
     named = {"call_id": text_of(payload.get("call_id")), "name": call_name(payload)}
-    return {"key": _key(payload, {})} | named
+    return {"key": call_key(payload, {})} | named
 
 
 def _finished(payload: Json) -> Iterator[dict[str, Any]]:
@@ -124,7 +132,7 @@ def _finished(payload: Json) -> Iterator[dict[str, Any]]:
     parts = [item] if is_call(item) else [p for p in as_list(item.get("content")) if is_call(p)]
     for ordinal, part in enumerate(map(as_json, parts)):
         yield {
-            "key": _key(payload, item),
+            "key": call_key(payload, item),
             "call_id": call_id(part),
             "name": call_name(part),
             "whole": call_arguments(part),
@@ -158,7 +166,7 @@ def _increment(call: Json, key: str) -> dict[str, Any]:
     return fields | {"arguments": call_arguments(call) or ""}
 
 
-def _key(payload: Json, item: Json) -> str:
+def call_key(payload: Json, item: Json) -> str:
     """The backend's handle for an item: its id, or its place in the output."""
     handle = text_of(payload.get("item_id")) or text_of(item.get("id"))
     return handle or call_id(item) or f"output:{payload.get('output_index', 0)}"

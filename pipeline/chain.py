@@ -15,7 +15,7 @@ from pipeline.events import Burst, Event
 from pipeline.lane import UNREAD, Lane
 from pipeline.ledger import UNEXPLAINED, Ledger
 from pipeline.links import CountedReceive, Delivered, Onward
-from pipeline.stage import AsyncStage, Sink, Source, Stage, settle
+from pipeline.stage import AsyncStage, Outcome, Sink, Source, Stage, settle
 from pipeline.turn import Turn
 
 StageFactory: TypeAlias = Callable[[], Stage | AsyncStage]
@@ -137,7 +137,7 @@ class Pipeline:
         """
         ledger = Ledger() if ledger is None else ledger
         stages = self.open(turn or Turn(), ledger)
-        delivered: Sequence[str] | None = None
+        outcome: Outcome | None = None
         try:
             async with trio.open_nursery() as nursery:
                 tasks = _Tasks(nursery, real_time=source.real_time)
@@ -156,14 +156,14 @@ class Pipeline:
                 reading = Delivered(receive, ledger.count_delivered)
                 with closing(receive):
                     result = await sink.run(reading)
-                delivered = reading.calls
+                outcome = reading.outcome()
                 tasks.leave()
         except BaseExceptionGroup as group:
             raise only_member(group) from None
         else:
             return result
         finally:
-            settle(source, delivered)
+            settle(source, outcome)
 
 
 Work: TypeAlias = Callable[[Onward], Awaitable[None]]

@@ -34,7 +34,8 @@ async def run_choices(
             async def run(number: int) -> None:
                 choice = Choice(sink, number, one_at_a_time)
                 books = ledgers[number]
-                await recipe.run(sources[number], choice, turn, ledger=books, fuse=True)
+                own = turn.for_choice(number)
+                await recipe.run(sources[number], choice, own, ledger=books, fuse=True)
                 if sink.finished:  # one choice's failure is the end of them all
                     nursery.cancel_scope.cancel()
 

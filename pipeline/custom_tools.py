@@ -25,6 +25,6 @@ def to_text(arguments: str) -> str:
     """A function's arguments as the free text in them; what holds none is the text itself."""
     try:
         text = as_json(msgspec.json.decode(arguments)).get("input")
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return arguments
     return text if isinstance(text, str) else arguments

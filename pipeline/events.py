@@ -16,6 +16,19 @@ Origin: TypeAlias = str
 """How a call was made: `structured`, or as text in the named pattern, `use_tool` or `sentinel`."""
 
 
+ResponseEnds: TypeAlias = Literal["told", "untold", "unknown"]
+"""Whether a backend tells when an upstream response has ended while its calls wait for outputs."""
+
+
+@frozen
+class TurnStart:
+    """The first event of a turn: what its backend is known to tell."""
+
+    response_ends: ResponseEnds = "unknown"
+    choice: int = 0
+    at: float = 0.0
+
+
 @frozen
 class TextDelta:
     """A piece of the answer's text."""
@@ -95,6 +108,19 @@ class CallProgress:
 
 
 @frozen
+class LostCall:
+    """The model made a call that cannot be forwarded: it has no name, or it cannot be read.
+
+    `key` is the backend's own handle for the call, which may also tell of it in a readable form.
+    """
+
+    reason: Literal["nameless", "unreadable", "cut off"]
+    key: str = ""
+    choice: int = 0
+    at: float = 0.0
+
+
+@frozen
 class ToolOutput:
     """What the backend recorded as a tool's output. Clients run the tools, so none may see it."""
 
@@ -147,11 +173,15 @@ class BackendNotice:
 
 @frozen
 class Failed:
-    """The turn failed. An event and not an exception, so that a sink can still end properly."""
+    """The turn failed. An event and not an exception, so that a sink can still end properly.
+
+    `calls_truncated` is that of the turn's end, for those who read no further.
+    """
 
     error: Failure
     choice: int = 0
     at: float = 0.0
+    calls_truncated: bool = False
 
 
 @frozen
@@ -170,12 +200,14 @@ class TurnEnd:
 
 
 Event: TypeAlias = (
-    TextDelta
+    TurnStart
+    | TextDelta
     | ReasoningDelta
     | ReasoningItem
     | ToolCall
     | ToolCallFragment
     | CallProgress
+    | LostCall
     | ToolOutput
     | Usage
     | ResponseEnd
@@ -187,12 +219,14 @@ Event: TypeAlias = (
 
 EVENT_TYPES: Final[frozenset[type]] = frozenset(
     {
+        TurnStart,
         TextDelta,
         ReasoningDelta,
         ReasoningItem,
         ToolCall,
         ToolCallFragment,
         CallProgress,
+        LostCall,
         ToolOutput,
         Usage,
         ResponseEnd,

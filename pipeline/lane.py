@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
 from pipeline.events import Event, TextDelta
 from pipeline.ledger import Tally
@@ -13,13 +13,18 @@ from pipeline.stage import Stage
 LATE = "came after the end"
 UNREAD = "nobody downstream read it"
 ONLY_TEXT: Final = frozenset({TextDelta})
+WatchStage: TypeAlias = Callable[[Stage, Sequence[Event], Sequence[Event]], None]
 
 
 class Lane:
-    """A run of stages that share a task. A lane of one and a lane of all give the same events."""
+    """A run of stages that share a task. A lane of one and a lane of all give the same events.
 
-    def __init__(self, stages: Iterable[Stage]) -> None:
+    `watch` is called with each stage, what it was given and what it returned.
+    """
+
+    def __init__(self, stages: Iterable[Stage], watch: WatchStage | None = None) -> None:
         self.stages = tuple(stages)
+        self._watch = watch
         self.deadline = inf
         self.done = False
         self._skimmed = 0
@@ -29,7 +34,7 @@ class Lane:
     def take(self, events: Sequence[Event]) -> Sequence[Event]:
         """Put a burst through every stage; most of them let text pass at a glance."""
         text = _only_text(events)
-        if not text or self.done or self.deadline < inf:
+        if not text or self.done or self.deadline < inf or self._watch is not None:
             return self._pour(events, 0)
         for position, stage in enumerate(self.stages):
             if not stage.skim(text):
@@ -44,7 +49,9 @@ class Lane:
         due = self.deadline
         for position, stage in enumerate(self.stages):
             if stage.deadline <= due < inf:
-                out += self._pour(_given(stage, _woken(stage)), position + 1)
+                woken = _given(stage, _woken(stage))
+                self._show(stage, (), woken)
+                out += self._pour(woken, position + 1)
         self._look()
         return out
 
@@ -53,7 +60,9 @@ class Lane:
         out: list[Event] = []
         for position, stage in enumerate(self.stages):
             if not stage.done:
-                out += self._pour(_given(stage, stage.close()), position + 1)
+                rest = _given(stage, stage.close())
+                self._show(stage, (), rest)
+                out += self._pour(rest, position + 1)
         _note_skimmed(self.stages, self._skimmed)
         self._skimmed = 0
         for stage in self.stages:
@@ -92,13 +101,19 @@ class Lane:
                 ledger = stage.ledger
                 ledger.taken += len(text)
                 ledger.given += len(text)
+                self._show(stage, text, text)
                 continue
             looked_at = True
-            events = _step(stage, events)
+            given, events = events, _step(stage, events)
+            self._show(stage, given, events)
             text = _only_text(events) if text else ()
         if looked_at:
             self._look()
         return events
+
+    def _show(self, stage: Stage, given: Sequence[Event], returned: Sequence[Event]) -> None:
+        if self._watch is not None:
+            self._watch(stage, given, returned)
 
     def _look(self) -> None:
         deadline, done = inf, False

@@ -8,6 +8,8 @@ from typing import Final
 from attrs import define, field
 
 UNEXPLAINED = "unexplained by the stage"
+MOST_NOTES: Final = 20
+MORE_NOTES = "more remarks than are kept"
 
 
 class Tally(dict[str, int]):
@@ -64,6 +66,8 @@ class StageLedger:
         self.folded = self.folded.plus(reason, 1)
 
     def note(self, text: str) -> None:
+        if text not in self.notes and len(self.notes) >= MOST_NOTES:
+            text = MORE_NOTES  # a remark may hold a name that the model invented
         self.notes = self.notes.plus(text, 1)
 
     def mark(self, decision: str) -> None:

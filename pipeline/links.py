@@ -8,10 +8,10 @@ from typing import Final
 
 import trio
 
-from pipeline.events import Burst, Event, ToolCall, TurnEnd
+from pipeline.events import Burst, Event, ResponseEnd, ToolCall, TurnEnd
 from pipeline.lane import UNREAD, Lane
 from pipeline.ledger import StageLedger
-from pipeline.stage import Receive
+from pipeline.stage import Outcome, Receive
 
 MOST_UNREAD: Final = 16
 """How many bursts of stages that wake again and again wait for a slow reader."""
@@ -270,14 +270,25 @@ class CountedReceive:
 
 
 class Delivered(CountedReceive):
-    """The end that the sink reads; it also knows which calls have reached it."""
+    """The end that the sink reads; it also knows which calls and which end have reached it."""
 
     def __init__(self, channel: Receive, count: Callable[[int], None]) -> None:
         super().__init__(channel, count)
-        self.calls: list[str] = []
+        self._calls: list[str] = []
+        self._cut_at = inf
+        self._truncated = self._response_ended = False
+
+    def outcome(self) -> Outcome | None:
+        return None if self._truncated else Outcome(tuple(self._calls), self._cut_at)
 
     def _note(self, burst: Burst) -> None:
         super()._note(burst)
         for event in burst:
             if type(event) is ToolCall:
-                self.calls.append(event.call_id)
+                self._calls.append(event.call_id)
+                self._response_ended = False
+            elif type(event) is ResponseEnd:
+                self._response_ended = True
+            elif type(event) is TurnEnd:
+                self._truncated = event.calls_truncated
+                self._cut_at = inf if self._response_ended else event.at

@@ -31,3 +31,8 @@ def as_list(value: object) -> Sequence[Any]:
 def text_of(value: object) -> str:
     """The value if it is a string, else an empty one."""
     return value if isinstance(value, str) else ""
+
+
+def printable(text: str, longest: int) -> str:
+    """The beginning of a text that somebody else chose, as a log line or a metric may hold it."""
+    return "".join(c if c.isprintable() else "?" for c in text[:longest])

@@ -15,11 +15,11 @@ from pipeline.settings import Settings
 from pipeline.turn import Turn
 from sinks.chat import ChatOptions
 from sinks.responses import ResponsesOptions, unique_id
-from sources.app_server.backend import BackendOptions
-from sources.app_server.held import HoldingOptions
+from sources.app_server.kept import KeepOptions
+from sources.app_server.options import BackendOptions
+from sources.app_server.patience import Patience
 from sources.app_server.place import Bounds
 from sources.app_server.record import Recorder
-from sources.app_server.supervisor import Patience
 from sources.responses_request import ResponsesApi
 from stages.aggregate_tool_calls import AggregateToolCalls
 from stages.cap_tool_calls import CapToolCalls
@@ -37,23 +37,11 @@ def recipe(settings: Settings) -> Pipeline:
         [
             ("noise", DropMcpNoise),
             ("retries", ReconcileRetries),
-            (
-                "calls",
-                partial(AggregateToolCalls, settings.unknown_tool_policy, settings.output_mode),
-            ),
+            ("calls", partial(AggregateToolCalls, settings)),
             ("stop", StopAtSequences),
-            (
-                "cut",
-                partial(
-                    CutAfterTools,
-                    stop=settings.stop_after_tools,
-                    mode=settings.stop_after_tools_mode,
-                    grace=settings.stop_after_tools_grace_ms / 1000,
-                    suppress_tail=settings.suppress_tail_after_tools,
-                ),
-            ),
-            ("dedup", partial(DedupToolCalls, settings.tool_block_dedup)),
-            ("cap", partial(CapToolCalls, settings.tool_block_max)),
+            ("cut", partial(CutAfterTools, settings)),
+            ("dedup", partial(DedupToolCalls, settings)),
+            ("cap", partial(CapToolCalls, settings, stop=settings.stop_after_tools)),
         ],
         guard=GuardContract,
     )
@@ -87,12 +75,13 @@ def backend_options(settings: Settings) -> BackendOptions:
             settings.codex_first_event_timeout,
             settings.codex_idle_timeout,
             settings.codex_turn_timeout,
+            outputs=max(Bounds().outputs, 2 * settings.stop_after_tools_grace_ms / 1000),
         ),
         patience=Patience(
             most_turns=settings.codex_recycle_turns,
             most_memory=settings.codex_recycle_mb * 1_000_000,
         ),
-        holding=HoldingOptions(
+        keep=KeepOptions(
             most=settings.codex_hold_turns_max if settings.codex_hold_turns else 0,
             seconds=settings.codex_hold_turns_time,
         ),
@@ -128,6 +117,7 @@ def chat_options(
         delimiter=settings.tool_block_delimiter,
         reasoning=settings.reasoning_content,
         cut_mode=settings.effective_cut_mode,
+        declares_tools=bool(turn.tools),
     )
 
 

@@ -11,29 +11,57 @@ import attrs
 import cattrs
 from attrs import frozen
 
-from pipeline.errors import UsageError
-from pipeline.flags import Escaped
-from pipeline.flags.answering import AnswerFlags
-from pipeline.flags.backend import BackendFlags
-from pipeline.flags.server import ServerFlags
+from pipeline.options import Escaped, numbers, refusal
+from pipeline.requests.options import RequestOptions
+from pipeline.serve.admission import LimitOptions
+from pipeline.serve.auth import AccessOptions
+from pipeline.serve.logs import LogOptions
+from pipeline.serve.options import EndpointOptions, HttpOptions, ListenOptions
+from pipeline.store.sqlite import StoreOptions
 from pipeline.turn import OutputMode, Turn
+from sinks.options import AnswerOptions
+from sources.app_server.kept import HoldOptions
+from sources.app_server.options import CodexOptions
+from sources.app_server.patience import RecycleOptions
+from sources.app_server.place import TimeoutOptions
+from sources.app_server.record import RecordOptions
+from sources.dump import DumpOptions
+from sources.responses_request import ResponsesApiOptions
+from stages.aggregate_tool_calls import AggregateOptions
+from stages.cap_tool_calls import CapOptions
+from stages.cut_after_tools import CutOptions
+from stages.dedup_tool_calls import DedupOptions
 
 if TYPE_CHECKING:
     from pipeline.chain import Pipeline
 
-LARGEST: Final = 1_000_000_000
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 
 
 @frozen(slots=False)
-class Settings(ServerFlags, BackendFlags, AnswerFlags):
-    """Everything an operator can choose. attrs lists the fields of the last group first."""
-
-    def __attrs_post_init__(self) -> None:
-        for attribute in attrs.fields(Settings):
-            value = getattr(self, attribute.name)
-            if isinstance(value, int | float) and not 0 <= value <= LARGEST:
-                raise _bad(attribute, value)
+class Settings(  # attrs lists the fields of the last class first
+    LogOptions,
+    EndpointOptions,
+    StoreOptions,
+    HttpOptions,
+    LimitOptions,
+    RequestOptions,
+    AccessOptions,
+    ListenOptions,
+    RecordOptions,
+    RecycleOptions,
+    HoldOptions,
+    TimeoutOptions,
+    CodexOptions,
+    ResponsesApiOptions,
+    DumpOptions,
+    AnswerOptions,
+    AggregateOptions,
+    CapOptions,
+    DedupOptions,
+    CutOptions,
+):
+    """Everything an operator can choose: the options of all parts, each declared by its part."""
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: object) -> Settings:
@@ -62,17 +90,6 @@ class Settings(ServerFlags, BackendFlags, AnswerFlags):
         mode = turn.output_mode or self.responses_output_mode or None
         return attrs.evolve(turn, output_mode=mode)
 
-    def calls_in_parallel(self, wish: bool | None) -> bool:
-        """Whether a request may get more than one call: the operator's word, else its own."""
-        if self.parallel_tool_calls == "request":
-            return wish is not False
-        return self.parallel_tool_calls == "true"
-
-    @property
-    def effective_cut_mode(self) -> str:
-        """The mode as clients are told: `off` when nothing is cut."""
-        return self.stop_after_tools_mode if self.stop_after_tools else "off"
-
     def pipeline(self) -> Pipeline:
         """The recipe these settings describe."""
         from pipeline.recipes import recipe  # noqa: PLC0415  # assembly imports settings
@@ -88,10 +105,8 @@ def choices(attribute: attrs.Attribute[Any]) -> str:
     kind = _resolved(attribute)
     if kind is bool:
         return "true or false"
-    if kind is int:
-        return "a whole number from 0 to a billion"
-    if kind is float:
-        return "a number from 0 to a billion"
+    if kind in (int, float):
+        return numbers(attribute)
     if get_origin(kind) is Literal:
         return ", ".join(word or "nothing" for word in get_args(kind))
     return "any text"
@@ -101,19 +116,13 @@ def _resolved(attribute: attrs.Attribute[Any]) -> Any:
     return attrs.fields_dict(attrs.resolve_types(Settings))[attribute.name].type
 
 
-def _bad(attribute: attrs.Attribute[Any], value: object) -> UsageError:
-    shown = value if isinstance(value, str) else repr(value)
-    return UsageError(
-        f"{attribute.metadata['env']}={shown} is not possible; it takes {choices(attribute)}"
-    )
-
-
 def _structure(attribute: attrs.Attribute[Any], value: object) -> object:
     kind = _resolved(attribute)
     try:
         return _converter.structure(value, kind)
     except (ValueError, TypeError) as error:
-        raise _bad(attribute, value) from error
+        wanted = f"one of {choices(attribute)}" if _is_choice(kind) else choices(attribute)
+        raise refusal(attribute, wanted, value) from error
 
 
 def _to_bool(value: object, _: object) -> bool:

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from math import inf
 from typing import Protocol, TypeVar, cast
 
+from attrs import frozen
+
 from pipeline.events import Burst, Event, TextDelta
 from pipeline.ledger import StageLedger
 from pipeline.turn import Turn
@@ -142,21 +144,32 @@ class Source(Protocol):
         ...
 
 
+@frozen
+class Outcome:
+    """What reached the sink of a run: the ids of the calls, and when the turn was cut off.
+
+    A turn that ended with its upstream response was not.
+    """
+
+    calls: tuple[str, ...]
+    cut_at: float = inf
+
+
 class Settling(Source, Protocol):
     """A source that wants to know how its run ended."""
 
-    def settle(self, calls: Sequence[str] | None) -> None:
-        """Called once when the run is over: the calls that reached the sink, by their ids.
+    def settle(self, outcome: Outcome | None) -> None:
+        """Called once when the run is over.
 
-        None if the sink did not get to its end.
+        With None if the sink did not get to its end, or was not given all calls for lack of room.
         """
         ...
 
 
-def settle(source: Source, calls: Sequence[str] | None) -> None:
+def settle(source: Source, outcome: Outcome | None) -> None:
     """Tell a source how its run ended, if it wants to know."""
     if hasattr(source, "settle"):  # isinstance of a protocol takes 50 times as long
-        cast("Settling", source).settle(calls)
+        cast("Settling", source).settle(outcome)
 
 
 Result_co = TypeVar("Result_co", covariant=True)

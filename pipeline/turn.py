@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
-from pipeline.loose_json import Json, as_json, as_list
+from pipeline.loose_json import Json, as_json, as_list, text_of
 
 OutputMode: TypeAlias = Literal["auto", "openai-json", "obsidian-xml"]
 ToolKind: TypeAlias = Literal["function", "custom"]
@@ -46,6 +46,17 @@ class NamedTool:
     name: str
 
 
+@frozen
+class OutputSchema:
+    """The JSON schema that the answer must follow."""
+
+    schema: dict[str, Any]
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+    """Whether the schema must be enforced; None leaves it to the backend."""
+
+
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
 """Whether the model may, must not or must call a tool, or which one it must call."""
 
@@ -64,7 +75,7 @@ class Turn:
     tool_choice: ToolChoice = "auto"
     effort: str | None = None
     summary: str | None = None
-    output_schema: Json | None = None
+    output_schema: OutputSchema | None = None
     base_instructions: str | None = None
     parallel_tool_calls: bool = True
     legacy_functions: bool = False
@@ -77,6 +88,14 @@ class Turn:
     """How many calls may be forwarded at most; None leaves it to the operator."""
     verbosity: str | None = None
     """How much the model says, where it can be told."""
+    owner: str = ""
+    """Who asks: what is kept of a turn is for its owner alone."""
+    request_id: str = ""
+    """The request that it belongs to."""
+    prompt_cache_key: str | None = None
+    """What the upstream keeps requests with the same beginning together by, where it takes one."""
+    seed: str = field(default="", eq=False)
+    """What the ids made for its calls are derived from; no part of what was asked."""
 
     @property
     def tool_names(self) -> frozenset[str]:
@@ -95,6 +114,15 @@ class Turn:
                 return tuple(tool for tool in self.tools if tool.name == name)
             case _:
                 return self.tools
+
+    @property
+    def call_ids(self) -> frozenset[str]:
+        """The ids of the conversation's calls and outputs."""
+        return frozenset(text_of(item.get("call_id")) for item in self.items)
+
+    def for_choice(self, number: int) -> Turn:
+        """The turn behind one of several choices: the same, but its calls get ids of their own."""
+        return evolve(self, seed=f"{self.seed}#{number}") if number else self
 
     @property
     def one_call_only(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 import msgspec
-from attrs import frozen
+from attrs import evolve, frozen
 
 from pipeline.turn import Tool
 
@@ -20,6 +20,8 @@ class WrittenCall:
 
     name: str
     arguments: str
+    call_id: str = ""
+    """The id that the model wrote, usable or not; empty where it wrote none."""
 
 
 _OPENING: Final = re.compile(
@@ -126,8 +128,10 @@ def read_json_call(text: str) -> WrittenCall | None:
     if fields is None:
         return None
     function = fields.get("function")
+    call_id = _string(fields.get("call_id") or fields.get("id")) or ""
     if "name" not in fields and function is not None and function.startswith("{"):
-        return read_json_call(function)
+        inner = read_json_call(function)
+        return inner and evolve(inner, call_id=call_id or inner.call_id)
     name = _string(fields.get("name") or function)
     written = next((fields[key] for key in _ARGUMENT_KEYS if key in fields), "{}")
     arguments = _string(written) if written.startswith('"') else written
@@ -137,7 +141,7 @@ def read_json_call(text: str) -> WrittenCall | None:
         arguments = "{}"
     elif written.startswith(("[", "t", "f", "-")) or written[0].isdigit():
         return None
-    return WrittenCall(name, arguments)
+    return WrittenCall(name, arguments, call_id)
 
 
 def _call(name: str, values: dict[str, str], find_tool: FindTool) -> WrittenCall | None:

@@ -28,6 +28,8 @@ class ChatOptions:
     delimiter: str = "\n"
     reasoning: bool = True
     cut_mode: str = "burst"
+    declares_tools: bool = False
+    """Whether the request declared tools: then a stream without calls tells that it has none."""
 
 
 Part: TypeAlias = (
@@ -48,7 +50,6 @@ class ChatChoice:
     truncated: bool = False
     failure: Failure | None = None
     started: bool = False
-    _after_block: bool = False
     _reasoning_part: tuple[str, int] | None = None
 
     @property
@@ -60,7 +61,6 @@ class ChatChoice:
         """What an event adds to the message."""
         match event:
             case TextDelta():
-                self._after_block = False
                 return [("content", event.text)]
             case ReasoningDelta() if self.options.reasoning:
                 return [("reasoning_content", self._separated(event))]
@@ -68,6 +68,7 @@ class ChatChoice:
                 return self._call(event)
             case Failed():
                 self.failure = event.error
+                self.truncated = self.truncated or event.calls_truncated
                 return ()
             case TurnEnd():
                 self._end(event)
@@ -83,16 +84,15 @@ class ChatChoice:
         return f"\n\n{event.text}" if new else event.text
 
     def _call(self, call: ToolCall) -> Sequence[Part]:
+        delimiter = self.options.delimiter if self.calls else ""
         self.calls.append(call)
         if not self.options.write_xml:
             return [("tool_calls", call)]
-        delimiter = self.options.delimiter if self._after_block else ""
-        self._after_block = True
         block = write_use_tool(call.name, call.arguments)
         return [("content", delimiter + block), ("tool_calls", call)]
 
     def _end(self, end: TurnEnd) -> None:
-        self.truncated = end.calls_truncated
+        self.truncated = self.truncated or end.calls_truncated or end.call_incomplete
         reason = finish_reason(
             end.reason, has_calls=bool(self.calls), call_incomplete=end.call_incomplete
         )

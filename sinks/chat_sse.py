@@ -113,9 +113,9 @@ class ChatSseEncoder:
 
     def _end(self, out: list[bytes]) -> None:
         self.finished = True
-        if count := self.answer.call_count:
+        if self._options.declares_tools or self.answer.calls:
             telemetry = {
-                "tool_call_count": count,
+                "tool_call_count": self.answer.call_count,
                 "tool_call_truncated": self.answer.truncated,
                 "stop_after_tools_mode": self._options.cut_mode,
             }

@@ -60,7 +60,6 @@ class ResponsesAnswer:
         """Items that were closed before their sealed content came: their ids, by the backend's."""
         self._ids: set[str] = set()
         self._usage: list[Usage] = []
-        self._after_block = False
 
     @property
     def error(self) -> Failure | None:
@@ -131,7 +130,6 @@ class ResponsesAnswer:
     def _read(self, event: Event) -> Iterator[dict[str, Any]]:
         match event:
             case TextDelta(text) if text:
-                self._after_block = False
                 yield from self._say(text)
             case ReasoningDelta(text) if text and self.options.reasoning:
                 yield from self._think(event)
@@ -143,6 +141,7 @@ class ResponsesAnswer:
                 self.count(event)
             case Failed(failure):
                 self.failure = failure
+                self.truncated = self.truncated or event.calls_truncated
                 if not self.calls:
                     yield from self._fail(failure) if self.started else self._never_begin()
             case TurnEnd():
@@ -205,11 +204,9 @@ class ResponsesAnswer:
     def _call(self, call: ToolCall) -> Iterator[dict[str, Any]]:
         tool = self.options.tools.get(call.name)
         if self.options.write_xml:
-            delimiter = self.options.delimiter if self._after_block else ""
-            yield from self._say(
-                delimiter + write_use_tool(client_name(call, tool), call.arguments)
-            )
-            self._after_block = True
+            delimiter = self.options.delimiter if self.calls else ""
+            block = write_use_tool(client_name(call, tool), call.arguments)
+            yield from self._say(delimiter + block)
         yield from self._close()
         yield from self._begin()
         self.calls.append(call)
@@ -239,7 +236,7 @@ class ResponsesAnswer:
     # -- the end ---------------------------------------------------------------------------------
 
     def _end(self, end: TurnEnd) -> Iterator[dict[str, Any]]:
-        self.truncated = end.calls_truncated
+        self.truncated = self.truncated or end.calls_truncated or end.call_incomplete
         self.finish = finish_reason(
             end.reason, has_calls=bool(self.calls), call_incomplete=end.call_incomplete
         )

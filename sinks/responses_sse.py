@@ -18,12 +18,6 @@ from sinks.responses_items import Message, text_delta
 
 _encode: Final = msgspec.json.Encoder().encode
 Write: TypeAlias = Callable[[bytes], Awaitable[None]]
-AtEnd: TypeAlias = Callable[[ResponsesAnswer], None]
-"""Told of an answer that has ended, before the client is: it may come back to it at once."""
-
-
-def _nothing(_: ResponsesAnswer) -> None:
-    pass
 
 
 @frozen
@@ -50,12 +44,9 @@ class ResponsesEncoder:
     Everything of a text delta but its number and its text is rendered once per message.
     """
 
-    def __init__(
-        self, options: ResponsesOptions, framing: Framing = SERVER_SENT, at_end: AtEnd = _nothing
-    ) -> None:
+    def __init__(self, options: ResponsesOptions, framing: Framing = SERVER_SENT) -> None:
         self.answer = ResponsesAnswer(options)
         self._framing = framing
-        self._at_end = at_end
         self._number = 0
         self._message: Message | None = None
         self._around_text = (b"", b"", b"")
@@ -131,7 +122,6 @@ class ResponsesEncoder:
             )
         if events and self.answer.ended:
             self.error = self.answer.error
-            self._at_end(self.answer)
             out += self._framing.end
         return out
 
@@ -151,8 +141,8 @@ class _Stream(Fed[Failure | None]):
     The result is the failure that the stream ended with, if it did.
     """
 
-    def __init__(self, options: ResponsesOptions, framing: Framing, at_end: AtEnd) -> None:
-        self._encoder = ResponsesEncoder(options, framing, at_end)
+    def __init__(self, options: ResponsesOptions, framing: Framing) -> None:
+        self._encoder = ResponsesEncoder(options, framing)
 
     @property
     def answer(self) -> ResponsesAnswer:
@@ -184,8 +174,8 @@ class _Stream(Fed[Failure | None]):
 class ResponsesSse(_Stream):
     """The stream as server-sent events, one write per burst."""
 
-    def __init__(self, options: ResponsesOptions, write: Write, at_end: AtEnd = _nothing) -> None:
-        super().__init__(options, SERVER_SENT, at_end)
+    def __init__(self, options: ResponsesOptions, write: Write) -> None:
+        super().__init__(options, SERVER_SENT)
         self._write = write
 
     async def _send(self, frames: list[bytes]) -> None:
@@ -203,8 +193,8 @@ class ResponsesSse(_Stream):
 class ResponsesMessages(_Stream):
     """The stream as messages of a socket: one write for each event, and no `[DONE]`."""
 
-    def __init__(self, options: ResponsesOptions, write: Write, at_end: AtEnd = _nothing) -> None:
-        super().__init__(options, BARE, at_end)
+    def __init__(self, options: ResponsesOptions, write: Write) -> None:
+        super().__init__(options, BARE)
         self._write = write
 
     async def _send(self, frames: list[bytes]) -> None:

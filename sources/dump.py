@@ -8,13 +8,28 @@ from typing import Final
 
 import attrs
 import msgspec
+from attrs import frozen
 
 from pipeline.events import Event
+from pipeline.options import flag
 from pipeline.transcript import Record
 
 DEFAULT_FILE: Final = "backend-events.jsonl"
 _ON: Final = frozenset({"1", "true", "yes", "on"})
 _OFF: Final = frozenset({"", "0", "false", "no", "off"})
+
+
+@frozen(slots=False)
+class DumpOptions:
+    """Where backend messages are written, if anywhere."""
+
+    dump_events: str = flag(
+        "CODEX_DUMP_SSE",
+        "",
+        "write every backend message and what it was read as to this file (1 means "
+        "backend-events.jsonl): for learning what a new backend sends",
+        group="source",
+    )
 
 
 class EventDump:

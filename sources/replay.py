@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import islice
+from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import trio
 
 from pipeline.errors import UsageError
-from pipeline.events import Burst, Event
+from pipeline.events import Burst, Event, ResponseEnds, TurnEnd, TurnStart
+from pipeline.loose_json import is_json
+from pipeline.recording import CUT, Header, is_header
 from pipeline.stage import Send
-from pipeline.transcript import Record, bounded_lines, read_records
+from pipeline.transcript import Record, bounded_lines, parse_line, read_records
 from sources.decode.turn_decoder import TurnDecoder, Watcher
 
 LINES_PER_BURST: Final = 64
+_HEADER_HEAD: Final = re.compile(rb'\s*\{\s*"recording"')
+_WRITTEN_AT: Final = re.compile(rb'"emittedAtMs":\s*(\d{1,15})\b')
+_RESPONSE_END: Final = re.compile(
+    rb'"(rawResponse/completed|response\.(completed|done|incomplete))"'
+)
 
 
 class Replay:
@@ -42,7 +51,18 @@ class Replay:
         self._speed = speed
         self._pace = pace
         self._watch = watch
+        self._start: list[Event] | None = None
+        """The first event, until there is another one to send it with."""
         self.decoder = TurnDecoder()
+
+    @cached_property
+    def _opening(self) -> tuple[Header, Sequence[bytes]]:
+        return _read_header(self._path)
+
+    @property
+    def header(self) -> Header:
+        """What the recording says of itself; UsageError if it cannot be read."""
+        return self._opening[0]
 
     async def run(self, send: Send) -> None:
         with open_transcript(self._path) as file:
@@ -62,7 +82,12 @@ class Replay:
 
     def _records(self, file: BinaryIO) -> Iterator[Record]:
         try:
-            yield from read_records(bounded_lines(file))
+            header, first = self._opening
+            self.decoder.raw_items = header.raw_items
+            if header.continued:
+                self.decoder.resume(response_open=header.response_open)
+            lines = chain(first, bounded_lines(file))
+            yield from (record for record in read_records(lines) if not is_header(record.message))
         except OSError as error:
             raise UsageError(f"{self._path}: cannot be read: {error.strerror}") from None
         except ValueError as error:
@@ -101,8 +126,55 @@ class Replay:
                 await send.send(burst)
                 due = max(due, trio.current_time()) + self._pace
 
-    def _decode(self, record: Record, at: float) -> Iterable[Event]:
-        return self.decoder.feed_watched(record, at, self._watch)
+    def _decode(self, record: Record, at: float) -> Sequence[Event]:
+        if self._start is None:
+            self._start = [TurnStart(self.header.response_ends, at=at)]
+            if self._watch is not None:
+                self._watch(Record(0, None), self._start, [])
+        events: Sequence[Event]
+        if is_json(record.message) and record.message.get("method") == CUT:
+            events = [TurnEnd("tool_calls", at=at)]
+        else:
+            events = self.decoder.feed_watched(record, at, self._watch)
+        if not events or not self._start:
+            return events
+        start, self._start = self._start, []
+        return [*start, *events]
+
+
+def _read_header(path: str | Path) -> tuple[Header, Sequence[bytes]]:
+    """What a recording says of itself, or shows; and its first line, if it cannot be read again."""
+    with open_transcript(path) as file:
+        try:
+            first = next(bounded_lines(file), b"")
+            if _HEADER_HEAD.match(first):
+                message = parse_line(first)
+                if is_header(message):
+                    return Header.from_json(message), ()
+            if str(path) == "-":
+                return Header(), [first]  # what is piped is played as it comes
+            return _judged(chain([first], bounded_lines(file))), ()
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+        except ValueError as error:
+            raise UsageError(f"{path}: is no transcript: {error}") from None
+
+
+def _judged(lines: Iterable[bytes]) -> Header:
+    """What there is to know of a recording without a header, judged by what it contains."""
+    calls_wait = totals = False
+    began = 0.0
+    for line in lines:
+        if not began and (written := _WRITTEN_AT.search(line)):
+            began = int(written[1]) / 1000
+        if _RESPONSE_END.search(line):
+            return Header(time=began, response_ends="told")
+        calls_wait = calls_wait or b'"item/tool/call"' in line
+        totals = totals or b'/tokenUsage/updated"' in line or b'"token_count"' in line
+    ends: ResponseEnds = "unknown"
+    if totals:
+        ends = "untold" if calls_wait else "told"
+    return Header(time=began, response_ends=ends)
 
 
 def open_transcript(path: str | Path) -> AbstractContextManager[BinaryIO]:

@@ -12,18 +12,21 @@ import trio
 from attrs import evolve
 
 from pipeline.errors import Failure, ProxyError
-from pipeline.events import Burst, Event, Failed, TurnEnd
+from pipeline.events import Burst, Event, Failed, TurnEnd, TurnStart
 from pipeline.stage import Send
 from pipeline.turn import Turn
 from sources.decode.http_answer import HttpAnswer
 from sources.decode.http_failures import http_failure, upstream_failure
 from sources.decode.turn_decoder import TurnDecoder, Watcher
+from sources.problems import Report, unreported
 from sources.responses_request import ResponsesApi, request_body
 
 MOST_UNREAD: Final = 64 * 1024
 """How many bytes may wait for a slow client before the backend is read no further."""
 MOST_OF_AN_ERROR: Final = 64 * 1024
 """How much of the body of an error is read."""
+LONGEST_LIST: Final = 4 * 1024 * 1024
+"""How many bytes a list of models may have."""
 LAST_BYTES: Final = 0.1
 """How long the end of an answer's bytes is waited for once its last event has been told."""
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
@@ -53,12 +56,13 @@ class ResponsesApiTurn:
         client: httpx.AsyncClient | None = None,
         *,
         watch: Watcher | None = None,
+        report: Report = unreported,
     ) -> None:
         """Without a client the turn opens one of its own, which costs a new connection."""
         self._api = api
         self._turn = turn
         self._client = client
-        self.decoder = TurnDecoder()
+        self.decoder = TurnDecoder(report=report)
         self._answer = HttpAnswer(self.decoder, hide=api.without_key, watch=watch)
 
     async def run(self, send: Send) -> None:
@@ -137,7 +141,7 @@ class ResponsesApiTurn:
     async def _tell(self, unread: _Unread, send: Send) -> None:
         bounds = self._api.bounds
         started = heard = trio.current_time()
-        data, ended = b"begin", False
+        data, ended, began = b"begin", False, False
         while data and not ended:
             # Any byte is a sign of life, a comment too: some backends send nothing else for a
             # while, as they wait for theirs.
@@ -152,6 +156,8 @@ class ResponsesApiTurn:
             if ended and self._client is not None:
                 unread.finish()
             if events:
+                if not began:  # an API over HTTP always tells: its stream is the response
+                    events, began = [TurnStart("told", at=heard), *events], True
                 await send.send(self._burst(events))
 
     async def _next(self, unread: _Unread, deadline: float) -> bytes:
@@ -230,6 +236,21 @@ async def _sent(
         yield response
     finally:
         await response.aclose()  # httpcore shields the closing itself
+
+
+async def get_list(api: ResponsesApi, client: httpx.AsyncClient, url: str) -> bytes:
+    """The body at an address beside the responses; ValueError where there is none to use."""
+    headers = api.headers() | {"accept": "application/json"}
+    body = bytearray()
+    async with _sent(client, client.build_request("GET", url, headers=headers)) as response:
+        if not response.is_success:
+            raise ValueError(f"status {response.status_code}")
+        async with _chunks_of(response) as chunks:
+            async for chunk in chunks:
+                body += chunk
+                if len(body) > LONGEST_LIST:
+                    raise ValueError(f"more than {LONGEST_LIST} bytes")
+    return bytes(body)
 
 
 @asynccontextmanager

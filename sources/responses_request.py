@@ -10,7 +10,9 @@ from attrs import field, frozen
 
 from pipeline.errors import Failure, ProxyError, UsageError
 from pipeline.loose_json import Json
-from pipeline.turn import NamedTool, Tool, Turn
+from pipeline.options import backend_flag as flag
+from pipeline.strict_schema import first_violation
+from pipeline.turn import NamedTool, OutputSchema, Tool, Turn
 from sources.app_server.place import Bounds
 
 
@@ -37,6 +39,25 @@ def _key(key: str) -> str:
             "signs, without spaces or line breaks"
         )
     return key
+
+
+@frozen(slots=False)
+class ResponsesApiOptions:
+    """The Responses API to use instead of an app-server, if any."""
+
+    backend: str = flag(
+        "PROXY_BACKEND",
+        "",
+        "the address of a Responses API to use instead of an app-server, such as "
+        "https://host/v1/responses",
+    )
+    backend_api_key: str = flag("PROXY_BACKEND_API_KEY", "", "the key of that API", secret=True)
+    models: str = flag(
+        "PROXY_MODELS",
+        "",
+        "names of models, with commas between, to list at /v1/models besides those that the "
+        "backend lists; for a PROXY_BACKEND that lists none",
+    )
 
 
 @frozen
@@ -79,7 +100,7 @@ def request_body(turn: Turn) -> bytes:
         "stream": True,
         "store": False,
     }
-    body |= _given(instructions=_instructions(turn))
+    body |= _given(instructions=_instructions(turn), prompt_cache_key=turn.prompt_cache_key)
     if turn.tools:
         body["tools"] = [_tool(tool) for tool in turn.tools]
     if turn.tools and turn.tool_choice != "auto":
@@ -131,5 +152,12 @@ def _tool_choice(turn: Turn) -> Json | str:
     return turn.tool_choice
 
 
-def _format(schema: Json) -> Json:
-    return {"type": "json_schema", "name": "answer", "schema": dict(schema), "strict": True}
+def _format(wanted: OutputSchema) -> Json:
+    """The form of the answer, strict wherever that is possible and the client did not object."""
+    return {
+        "type": "json_schema",
+        "name": wanted.name or "answer",
+        **_given(description=wanted.description),
+        "schema": wanted.schema,
+        "strict": wanted.strict is not False and first_violation(wanted.schema) is None,
+    }

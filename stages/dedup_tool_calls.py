@@ -4,18 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from pipeline.events import Event, TextDelta, ToolCall
+from pipeline.options import flag
 from pipeline.stage import Stage
 
 
-class DedupToolCalls(Stage):
-    """No two calls that leave have the same name and the same arguments, to the letter."""
+@frozen(slots=False)
+class DedupOptions:
+    """Whether a call that repeats another is forwarded."""
 
-    def __init__(self, enabled: bool = True) -> None:
+    tool_block_dedup: bool = flag(
+        "PROXY_TOOL_BLOCK_DEDUP",
+        False,
+        "forward calls of the same name and arguments once",
+        stage="dedup",
+    )
+
+
+class DedupToolCalls(Stage):
+    """If enabled, no two calls that leave have the same name and arguments, to the letter."""
+
+    def __init__(self, options: DedupOptions | None = None) -> None:
         super().__init__()
-        self._enabled = enabled
+        self._enabled = (options or DedupOptions()).tool_block_dedup
         self._seen: set[tuple[int, str, str]] = set()
         self._next: dict[int, int] = {}
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attrs import evolve
+
 from pipeline.errors import Failure
 from pipeline.events import (
     EVENT_TYPES,
     CallProgress,
     Event,
     Failed,
+    LostCall,
     ReasoningDelta,
     TextDelta,
     ToolCall,
@@ -40,6 +43,7 @@ class GuardContract(Stage):
         super().__init__()
         self._ids: set[str] = set()
         self._failed = False
+        self._lost = False
         self._choice: int | None = None
         self._now = 0.0
 
@@ -62,7 +66,7 @@ class GuardContract(Stage):
         match event:
             case TurnEnd():
                 self.done = True
-                return (event,)
+                return self._told(event)
             case _ if self._failed:
                 return self.drop(event, "contract: failure-is-final")
             case ToolCall():
@@ -70,13 +74,22 @@ class GuardContract(Stage):
                 return self._violation(rule, event) if rule else (event,)
             case ToolCallFragment() | CallProgress():
                 return self._violation("whole-calls", event)
+            case LostCall():
+                self._lost = True
+                return self.fold(event, "told by the turn's end")
             case Failed():
                 self._failed = True
-                return (event,)
+                return self._told(event)
             case TextDelta() | ReasoningDelta() if type(event.text) is not str:
                 return self._violation("known-events", event)
             case _:
                 return (event,)
+
+    def _told(self, end: Failed | TurnEnd) -> Sequence[Event]:
+        """The end, which tells of a call that was lost: whichever stage made it may not know."""
+        if end.calls_truncated or not self._lost:
+            return (end,)
+        return self.swap(end, evolve(end, calls_truncated=True))
 
     def close(self) -> Sequence[Event]:
         """The input ended and no end was seen: whoever was to send it went away."""
@@ -93,8 +106,10 @@ class GuardContract(Stage):
 
     def _end(self, failures: Sequence[Failure]) -> Sequence[Event]:
         choice = self._choice or 0
-        failed = [Failed(failure, choice, self._now) for failure in failures]
-        return self.make(*failed, TurnEnd("failed", choice=choice, at=self._now))
+        lost, now = self._lost, self._now
+        failed = [Failed(failure, choice, now, calls_truncated=lost) for failure in failures]
+        end = TurnEnd("failed", calls_truncated=lost, choice=choice, at=now)
+        return self.make(*failed, end)
 
     def _broken_by(self, call: ToolCall) -> str | None:
         if not (call.call_id and call.name and call.arguments):

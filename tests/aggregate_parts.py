@@ -17,7 +17,7 @@ from pipeline.events import (
 )
 from pipeline.lane import Lane
 from pipeline.turn import OutputMode, Tool, Turn
-from stages.aggregate_tool_calls import AggregateToolCalls
+from stages.aggregate_tool_calls import AggregateOptions, AggregateToolCalls
 
 Policy: TypeAlias = Literal["text", "call", "fail"]
 POLICIES: Final[tuple[Policy, ...]] = ("text", "call", "fail")
@@ -62,7 +62,7 @@ def play(
     *events: Event, policy: Policy = "text", turn: Turn = TURN, output_mode: OutputMode = "auto"
 ) -> Played:
     """Put events through the stage, and see that its own books balance, before they are settled."""
-    stage = AggregateToolCalls(policy, output_mode)
+    stage = AggregateToolCalls(AggregateOptions(policy, output_mode))
     stage.begin(turn)
     lane = Lane([stage])
     out: list[Event] = []

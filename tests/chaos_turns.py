@@ -14,7 +14,8 @@ from pipeline.events import Event, Failed, TextDelta
 from pipeline.loose_json import Json
 from pipeline.turn import Tool, Turn
 from sinks.collect import Collect
-from sources.app_server.place import Backend, Bounds
+from sources.app_server.interface import Backend
+from sources.app_server.place import Bounds
 from sources.app_server.turns import AppServerTurn
 
 HELLO = "Hello, wörld 🌍!"

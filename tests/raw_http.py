@@ -53,8 +53,9 @@ async def request_on(stream: trio.SocketStream) -> bytes:
             return b""
         data += more
     head, _, body = data.partition(b"\r\n\r\n")
-    (length,) = [line[16:] for line in head.lower().split(b"\r\n") if line.startswith(b"content-l")]
-    while len(body) < int(length):
+    lines = head.lower().split(b"\r\n")
+    length = next((int(line[16:]) for line in lines if line.startswith(b"content-l")), 0)
+    while len(body) < length:
         body += await stream.receive_some()
     return data
 

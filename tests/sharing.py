@@ -1,36 +1,36 @@
-"""One app-server and several users of it, as the parent and its workers share one."""
+"""One app-server and several users of it, as a supervisor and its workers share one."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import trio
 from attrs import evolve, frozen
 
-from pipeline.loose_json import Json, text_of
-from pipeline.workers.hosting import Hosted
-from pipeline.workers.line import Line
-from sources.app_server.backend import WORKSPACE, BackendOptions, Pool, open_backend, open_children
+from pipeline.loose_json import Json
+from pipeline.workers import ipc
+from pipeline.workers.app_servers import lease, leased_app_server
+from sources.app_server.backend import WORKSPACE, Pool, open_backend, open_children
 from sources.app_server.listening_child import ListeningChild
-from sources.app_server.shared import SharedCodex
+from sources.app_server.options import BackendOptions
+from sources.app_server.supervisor import AppServer
 
 
 @frozen
 class Sharing:
     """The app-server that is run, and those who use it."""
 
-    hosted: Hosted
+    server: AppServer
     pools: list[Pool]
     folder: Path
 
     @property
     def child(self) -> ListeningChild:
         """The process that takes new turns."""
-        leading = self.hosted.server.leading
+        leading = self.server.leading
         assert leading is not None
         assert isinstance(leading[1], ListeningChild)
         return leading[1]
@@ -43,41 +43,26 @@ class Sharing:
 
 @asynccontextmanager
 async def sharing(options: BackendOptions, users: int = 2) -> AsyncGenerator[Sharing]:
-    """So many users of one app-server, with the real lines between, in one process."""
+    """So many users of one app-server, with the real messages between, in one process."""
     with tempfile.TemporaryDirectory(prefix="sharing-") as name:
         folder = Path(name)
         async with AsyncExitStack() as stack:
             (server,) = await stack.enter_async_context(open_children(options, folder))
-            hosted = Hosted(0, server)
             nursery = await stack.enter_async_context(trio.open_nursery())
+
+            async def handle(connection: ipc.Connection, _: Json) -> object:
+                return await lease(server, connection)
+
+            supervisor = folder / "ipc.sock"
+            await nursery.start(ipc.serve, supervisor, handle)
             pools = [
-                await stack.enter_async_context(_user(hosted, options, folder, nursery))
+                await stack.enter_async_context(open_backend(_leased(options, supervisor)))
                 for _ in range(users)
             ]
-            yield Sharing(hosted, pools, folder)
+            yield Sharing(server, pools, folder)
             nursery.cancel_scope.cancel()
 
 
-@asynccontextmanager
-async def _user(
-    hosted: Hosted, options: BackendOptions, folder: Path, nursery: trio.Nursery
-) -> AsyncGenerator[Pool]:
-    here, there = (trio.SocketStream(one) for one in trio.socket.socketpair())
-
-    async def count(_: str, __: Json) -> None:
-        hosted.server.turn_begins()
-
-    async def learn(what: str, given: Json) -> None:
-        if what == "use":
-            await shared.use(text_of(given["address"]))
-        else:
-            shared.lose(text_of(given["reason"]), text_of(given["last_words"]))
-
-    parents, workers = Line(here, count), Line(there, learn)
-    shared = SharedCodex(partial(workers.tell, "turn", server=0))
-    for task in (parents.run, workers.run):
-        nursery.start_soon(task)
-    nursery.start_soon(hosted.keep_told, parents)
-    chosen = evolve(options, addresses=(), shared=(shared,), workspace=folder / WORKSPACE)
-    async with open_backend(chosen) as pool:
-        yield pool
+def _leased(options: BackendOptions, supervisor: Path) -> BackendOptions:
+    options = evolve(options, addresses=(), workspace=supervisor.parent / WORKSPACE)
+    return evolve(options, shared=(leased_app_server(supervisor, 0, options),))

@@ -24,7 +24,7 @@ from pipeline.events import (
 )
 from pipeline.ledger import UNEXPLAINED, Ledger
 from pipeline.turn import Tool, Turn
-from stages.aggregate_tool_calls import AggregateToolCalls
+from stages.aggregate_tool_calls import AggregateOptions, AggregateToolCalls
 from tests.aggregate_parts import (
     HALF,
     KNOWN,
@@ -37,7 +37,7 @@ from tests.aggregate_parts import (
     play,
 )
 
-TAGS: Final = ("<use_tool>", "<", "</use_tool>", "<name>f", "{", " a ", "é🌍")
+TAGS: Final = ("<use_tool>", "<", "</use_tool>", "<name>f", "{", " a ", "é🌍", "```\n", "\n```\n")
 tokens = st.sampled_from([KNOWN, UNKNOWN, SENTINEL, HALF, *TAGS])
 texts = st.lists(tokens, max_size=8).map("".join)
 names = st.sampled_from(["f", "g", "other"])
@@ -97,7 +97,7 @@ def test_no_text_is_lost_where_no_block_is_a_call(events: list[Event]) -> None:
 
 def test_the_stage_runs_in_a_pipeline() -> None:
     ledger = Ledger()
-    pipeline = Pipeline([("calls", lambda: AggregateToolCalls("call"))])
+    pipeline = Pipeline([("calls", lambda: AggregateToolCalls(AggregateOptions("call")))])
     out = pipeline.process([TextDelta(f"a{UNKNOWN}"), TurnEnd()], TURN, ledger=ledger)
     assert [type(event) for event in out] == [TextDelta, ToolCall, TurnEnd]
     assert ledger["calls"].difference == 0

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence
 from typing import Final
 
 import pytest
+from attrs import evolve
 
 from pipeline.errors import Failure
 from pipeline.events import (
@@ -21,7 +24,7 @@ from pipeline.events import (
 )
 from pipeline.lane import Lane
 from pipeline.turn import OutputMode, Tool, Turn
-from stages.aggregate_tool_calls import AggregateToolCalls
+from stages.aggregate_tool_calls import AggregateOptions, AggregateToolCalls
 from tests.aggregate_parts import (
     HALF,
     KNOWN,
@@ -89,6 +92,12 @@ def test_without_tools_the_text_is_untouched(policy: Policy) -> None:
         ("call", "auto", "obsidian-xml", True),
         ("call", "openai-json", "auto", False),
         ("text", "openai-json", "openai-json", False),
+        ("text", "obsidian-xml", None, True),
+        ("text", "auto", "obsidian-xml", True),
+        ("text", "obsidian-xml", "auto", False),
+        ("text", "obsidian-xml", "openai-json", False),
+        ("text", "auto", None, False),
+        ("call", "auto", None, False),
     ],
 )
 def test_without_tools_blocks_are_calls_only_if_a_mode_was_asked_for(
@@ -97,6 +106,60 @@ def test_without_tools_blocks_are_calls_only_if_a_mode_was_asked_for(
     turn = Turn(output_mode=turn_mode)
     played = play(TextDelta(KNOWN), TurnEnd(), policy=policy, turn=turn, output_mode=stage_mode)
     assert bool(played.calls) == found
+
+
+NO_TOOLS: Final = Turn(output_mode="obsidian-xml")
+
+
+@pytest.mark.parametrize("policy", ["text", "call"])
+@pytest.mark.parametrize(
+    ("text", "left", "named"),
+    [
+        (f"a {KNOWN} b {SENTINEL}", "a  b ", [("f", '{"a":"1"}'), ("g", '{"n": 1.0}')]),
+        (f"a\n```xml\n{KNOWN}\n```\nb {UNKNOWN}", None, [("other", "{}")]),
+        (f"```\n{SENTINEL}\n```\n", None, []),
+        ("<use_tool><name>f</name>stray</use_tool>", None, []),
+        ("<use_tool><name>f</name>", None, []),
+        (f"use `<use_tool>`, as in {KNOWN}", "use `<use_tool>`, as in ", [("f", '{"a":"1"}')]),
+    ],
+)
+def test_a_client_of_obsidian_xml_that_declares_no_tools_gets_every_block_outside_a_fence_as_a_call(
+    policy: Policy, text: str, left: str | None, named: list[tuple[str, str]]
+) -> None:
+    for parts in ([text], list(text)):
+        played = play(*map(TextDelta, parts), TurnEnd(), turn=NO_TOOLS, policy=policy)
+        assert played.named == named
+        assert played.text == (text.replace(UNKNOWN, "") if left is None else left)
+
+
+def test_a_policy_that_fails_unknown_tools_fails_them_in_obsidian_xml_too() -> None:
+    played = play(TextDelta(f"a {KNOWN}"), TurnEnd(), turn=NO_TOOLS, policy="fail")
+    assert (played.text, played.ends) == ("a ", ["unknown_tool", "failed"])
+    example = f"```\n{KNOWN}\n```"
+    assert play(TextDelta(example), TurnEnd(), turn=NO_TOOLS, policy="fail").text == example
+
+
+@pytest.mark.parametrize(
+    ("turn", "named"),
+    [
+        (evolve(TURN, output_mode="obsidian-xml"), [("f", '{"a":"1"}')]),
+        (evolve(TURN, output_mode="obsidian-xml", tool_choice="none"), []),
+    ],
+)
+def test_where_tools_are_declared_obsidian_xml_changes_nothing_about_what_is_a_call(
+    turn: Turn, named: list[tuple[str, str]]
+) -> None:
+    played = play(TextDelta(f"{KNOWN} {UNKNOWN}"), TurnEnd(), turn=turn)
+    assert played.named == named
+    assert played.text == (f" {UNKNOWN}" if named else f"{KNOWN} {UNKNOWN}")
+
+
+@pytest.mark.parametrize(("turn", "remarks"), [(NO_TOOLS, 0), (TURN, 1)])
+def test_a_call_is_remarked_on_only_where_its_name_is_a_surprise(turn: Turn, remarks: int) -> None:
+    stage = AggregateToolCalls(AggregateOptions("call"))
+    stage.begin(turn)
+    Lane([stage]).take([TextDelta(UNKNOWN)])
+    assert len(stage.ledger.notes) == remarks
 
 
 def test_text_without_a_tag_passes_as_it_is() -> None:
@@ -114,8 +177,23 @@ def test_progress_is_told_while_a_block_is_being_written() -> None:
 
 
 def test_the_ids_of_written_calls_differ_within_and_across_turns() -> None:
-    runs = [play(TextDelta(KNOWN * 2), TurnEnd()) for _ in range(2)]
+    turns = [evolve(TURN, seed=seed) for seed in ("a", "b")]
+    runs = [play(TextDelta(KNOWN * 2), TurnEnd(), turn=turn) for turn in turns]
     assert len({call.call_id for played in runs for call in played.calls}) == 4
+
+
+@pytest.mark.parametrize("turn", [TURN, NO_TOOLS])
+def test_a_stage_that_nobody_needs_any_more_is_gone_without_a_look_for_garbage(turn: Turn) -> None:
+    stage = AggregateToolCalls()
+    stage.begin(turn)
+    stage.feed(TextDelta(f"```\n{SENTINEL}"))
+    seen = weakref.ref(stage)
+    gc.disable()
+    try:
+        del stage
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 # -- held text -----------------------------------------------------------------------------------

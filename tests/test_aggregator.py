@@ -12,9 +12,9 @@ from stages.tool_calls.aggregator import (
     ToolCallRecord,
     extract_blocks,
     extract_use_tool_blocks,
-    new_call_id,
     to_obsidian_xml,
 )
+from stages.tool_calls.ids import CallIds
 from stages.tool_calls.patterns import DEFAULT_PATTERNS, SENTINEL, USE_TOOL, TextPattern
 
 Message: TypeAlias = dict[str, Any]
@@ -272,11 +272,12 @@ def test_a_message_with_a_legacy_call_is_taken() -> None:
     ids=["string", "parts", "strings"],
 )
 def test_calls_in_the_text_count_if_asked_and_if_there_are_no_others(content: object) -> None:
-    aggregator = ToolCallAggregator(new_id=lambda: "new")
+    aggregator = ToolCallAggregator(seed="s")
+    new = CallIds("s").make()
     message = {"role": "assistant", "content": content}
     assert not aggregator.ingest_message(message).updated
     assert aggregator.ingest_message(message, emit_if_missing=True).deltas == (
-        ToolCallRecord("new", "f", '{"a":"1"}', origin="use_tool", complete=True),
+        ToolCallRecord(new, "f", '{"a":"1"}', origin="use_tool", complete=True),
     )
     assert not aggregator.ingest_message(message, emit_if_missing=True).updated
 
@@ -325,10 +326,6 @@ def test_the_helpers_find_and_write_blocks() -> None:
     xml = to_obsidian_xml(ToolCallRecord("c0", "f", '{"a":"1"}'))
     assert extract_use_tool_blocks(xml) == [WrittenCall("f", '{"a":"1"}')]
     assert xml == to_obsidian_xml(ToolCall("c0", "f", '{"a":"1"}'))
-
-
-def test_new_ids_differ() -> None:
-    assert len({new_call_id() for _ in range(1_000)}) == 1_000
 
 
 @pytest.mark.parametrize(("arguments", "told"), [("", "{}"), ('{"a": 1.0}', '{"a": 1.0}')])

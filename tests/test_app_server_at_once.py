@@ -17,7 +17,7 @@ from pipeline.settings import Settings
 from pipeline.stage import Receive, Stage
 from pipeline.turn import Tool, Turn
 from sources.app_server.capabilities import Capabilities
-from sources.app_server.held import HeldTurns
+from sources.app_server.kept import KeptThreads
 from sources.app_server.place import Bounds, Place
 from sources.app_server.reading import FEW
 from sources.app_server.turns import AppServerTurn
@@ -33,7 +33,7 @@ class OneBackend:
 
     place: Place
     bounds: Bounds = Bounds()
-    held: HeldTurns = field(factory=HeldTurns)
+    kept: KeptThreads = field(factory=KeptThreads)
 
     async def lease(self) -> Place:
         return self.place
@@ -218,7 +218,24 @@ async def test_silence_is_counted_from_the_last_word(
     assert end.at == pytest.approx(spoke + 10.0, abs=0.01)
 
 
-async def test_a_first_word_shortens_the_patience() -> None:
+@pytest.mark.parametrize(("spoke", "failed"), [(None, 50.0), (20.0, 30.0), (45.0, 55.0)])
+async def test_a_first_word_shortens_the_patience(
+    spoke: float | None, failed: float, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with backend_on_a_wire(Bounds(first_event=50.0, idle=10.0)) as (wire, backend):
+        client = Client()
+        client.reads.set()
+        async with trio.open_nursery() as nursery:
+            began = trio.current_time()
+            nursery.start_soon(play, backend, client, Pipeline(), Turn(model="m"))
+            if spoke is not None:
+                await trio.sleep(spoke)
+                wire.say(word("m", "Once"))
+    assert failure(client.events).code == "timeout"
+    assert client.events[-1].at - began == pytest.approx(failed, abs=0.01)
+
+
+async def test_a_first_word_wakes_its_turn_and_the_next_does_not() -> None:
     """What may not be passed on at once: the turn's own clock must be set first."""
     steps = Steps("task")
     async with backend_on_a_wire() as (wire, backend):
@@ -287,7 +304,7 @@ async def test_a_turn_that_is_held_goes_on_whatever_was_passed_on_at_once(
         async with under_way(wire, backend) as first:
             await call_and_go_on(wire, *words)
         await trio.testing.wait_all_tasks_blocked()
-        assert len(backend.held) == 1
+        assert len(backend.kept) == 1
         second = Client()
         second.reads.set()
         async with trio.open_nursery() as nursery:

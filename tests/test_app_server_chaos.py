@@ -14,7 +14,7 @@ from pipeline.chain import Pipeline
 from pipeline.events import Event, Failed, ToolCall, TurnEnd, Usage
 from pipeline.settings import Settings
 from pipeline.stage import Receive
-from pipeline.turn import Tool
+from pipeline.turn import OutputSchema, Tool
 from sinks.collect import Collect
 from sources.app_server import client as client_module
 from sources.app_server import stdio
@@ -85,6 +85,7 @@ async def test_a_line_that_is_too_long_is_skipped_and_the_next_is_read(
     async with ChaosChild(tmp_path).running() as child:
         assert text(await play(child.pool, "TEXT !overlong=1000000")) == HELLO
     assert sum(framer.overlong for framer in framers) == 1
+    assert child.pool.counters()["problem unreadable_item line"] == 1
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -252,7 +253,9 @@ DEEP: list[Any] = reduce(lambda inner, _: [inner], range(200), [])
         {"base_instructions": BAD},
         {"model": BAD},
         {"effort": BAD},
-        {"output_schema": {"title": BAD}},
+        {"output_schema": OutputSchema({"title": BAD})},
+        {"output_schema": OutputSchema({}, BAD)},
+        {"output_schema": OutputSchema({}, description=BAD)},
         {"tools": (Tool(BAD),)},
         {"tools": (Tool("f", description=BAD),)},
         {"tools": (Tool("f", {"properties": {BAD: {}}}),)},
@@ -275,7 +278,7 @@ async def test_half_a_surrogate_pair_is_refused_before_anything_is_sent(
     "fields",
     [
         {"tools": (Tool("f", {"x": DEEP}),)},
-        {"output_schema": {"x": DEEP}},
+        {"output_schema": OutputSchema({"x": DEEP})},
         {"items": ({"type": "message", "role": "user", "content": DEEP},)},
     ],
     ids=["a tool", "a schema", "an item"],

@@ -18,7 +18,7 @@ from pipeline.stage import Receive
 from pipeline.turn import Turn
 from sources.app_server import session as session_module
 from sources.app_server.client import CALMING, MOST_LEAVING, AppServerClient
-from sources.app_server.held import HoldingOptions
+from sources.app_server.kept import KeepOptions
 from sources.app_server.place import Bounds
 from sources.app_server.turns import AppServerTurn
 from sources.demo.chaos_child import ChaosChild
@@ -282,14 +282,14 @@ async def called(child: ChaosChild, words: str) -> Turn:
     asked = turn_of(words)
     events = await play(child.pool, asked, recipe=Settings().pipeline())
     (call,) = [event for event in events if isinstance(event, ToolCall)]
-    await child.until(lambda: len(child.pool.held) == 1)
+    await child.until(lambda: len(child.pool.kept) == 1)
     made = {"type": "function_call", "call_id": call.call_id, "name": call.name}
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
     return evolve(asked, items=(*asked.items, made | {"arguments": call.arguments}, result))
 
 
 async def test_a_turn_with_calls_is_held_and_its_follow_up_continues_it(tmp_path: Path) -> None:
-    async with ChaosChild(tmp_path, holding=HoldingOptions()).running() as child:
+    async with ChaosChild(tmp_path, keep=KeepOptions()).running() as child:
         follow_up = await called(child, "ONECALL")
         assert text(await play(child.pool, follow_up)) == "The tool said: rain"
         await until_let_go(child)
@@ -297,8 +297,8 @@ async def test_a_turn_with_calls_is_held_and_its_follow_up_continues_it(tmp_path
 
 
 async def test_a_held_turn_is_interrupted_once_when_its_time_is_over(tmp_path: Path) -> None:
-    options = HoldingOptions(seconds=0.1)
-    async with ChaosChild(tmp_path, holding=options).running() as child:
+    options = KeepOptions(seconds=0.1)
+    async with ChaosChild(tmp_path, keep=options).running() as child:
         await called(child, "ONECALL")
         assert ends(child) == []
         await until_let_go(child)
@@ -306,8 +306,8 @@ async def test_a_held_turn_is_interrupted_once_when_its_time_is_over(tmp_path: P
 
 
 async def test_a_follow_up_that_comes_while_its_turn_is_let_go_starts_anew(tmp_path: Path) -> None:
-    options, flags = HoldingOptions(seconds=0.1), ("--delay", "turn/interrupt=0.3")
-    async with ChaosChild(tmp_path, *flags, holding=options).running() as child:
+    options, flags = KeepOptions(seconds=0.1), ("--delay", "turn/interrupt=0.3")
+    async with ChaosChild(tmp_path, *flags, keep=options).running() as child:
         follow_up = await called(child, "ONECALL")
         await child.until(lambda: child.told("turn/interrupt"))
         assert text(await play(child.pool, follow_up, QUICK)) == "The tool said: rain"
@@ -317,7 +317,7 @@ async def test_a_follow_up_that_comes_while_its_turn_is_let_go_starts_anew(tmp_p
 
 
 async def test_a_turn_that_ended_while_it_was_held_is_not_continued(tmp_path: Path) -> None:
-    async with ChaosChild(tmp_path, holding=HoldingOptions()).running() as child:
+    async with ChaosChild(tmp_path, keep=KeepOptions()).running() as child:
         counters = (await child.pool.lease()).client.counters
         follow_up = await called(child, "ONECALL !impatient=0.1")
         await child.until(lambda: counters["got turn/completed"])
@@ -327,28 +327,28 @@ async def test_a_turn_that_ended_while_it_was_held_is_not_continued(tmp_path: Pa
 async def test_a_client_that_leaves_with_its_calls_half_read_is_not_held_for(
     tmp_path: Path,
 ) -> None:
-    async with ChaosChild(tmp_path, holding=HoldingOptions()).running() as child:
-        async with playing(child, "BURST") as client:
+    async with ChaosChild(tmp_path, keep=KeepOptions()).running() as child:
+        async with playing(child, "CALL localSearch {}\nWAIT 60\nCALL readNote {}") as client:
             await client.reads.wait()
         await until_let_go(child)
-        assert (len(child.pool.held), ends(child)) == (0, ["turn/interrupt", "thread/delete"])
+        assert (len(child.pool.kept), ends(child)) == (0, ["turn/interrupt", "thread/delete"])
 
 
 async def test_a_turn_is_not_held_for_calls_that_its_client_never_got(tmp_path: Path) -> None:
-    async with ChaosChild(tmp_path, holding=HoldingOptions()).running() as child:
+    async with ChaosChild(tmp_path, keep=KeepOptions()).running() as child:
         recipe = Settings(tool_block_max=1).pipeline()
         events = await play(child.pool, "BURST", recipe=recipe)
         assert len([event for event in events if isinstance(event, ToolCall)]) == 1
         await until_let_go(child)
-        assert (len(child.pool.held), ends(child)) == (0, ["turn/interrupt", "thread/delete"])
+        assert (len(child.pool.kept), ends(child)) == (0, ["turn/interrupt", "thread/delete"])
 
 
 async def test_a_held_turn_is_forgotten_when_its_backend_dies(tmp_path: Path) -> None:
-    async with ChaosChild(tmp_path, holding=HoldingOptions()).running() as child:
+    async with ChaosChild(tmp_path, keep=KeepOptions()).running() as child:
         await called(child, "ONECALL")
         await play(child.pool, "TEXT !die")
         await child.until(lambda: len(child.pids) == 2 and child.server.ready)
-        assert len(child.pool.held) == 0
+        assert len(child.pool.kept) == 0
 
 
 async def test_a_new_turn_waits_while_too_many_old_ones_are_let_go_of(

@@ -27,8 +27,8 @@ class Waiter:
 
     async def run(self) -> None:
         while True:
-            delivery = await self._mailbox.take(self._at_once)
-            self.got += [f"{letter!r}" for letter in delivery.letters]
+            for delivery in await self._mailbox.take(self._at_once):
+                self.got += [f"{letter!r}" for letter in delivery.letters]
 
 
 async def test_what_comes_is_offered_to_whoever_waits_and_else_kept() -> None:
@@ -68,7 +68,7 @@ async def test_who_no_longer_waits_is_offered_nothing() -> None:
         nursery.cancel_scope.cancel()
     mailbox.put(B, 1.0)
     assert waiter.got == []
-    assert mailbox.empty() == [b"b"]
+    assert mailbox.empty() == [Delivery((b"b",), 1.0)]
 
 
 async def test_an_end_is_not_overtaken_either() -> None:
@@ -99,7 +99,7 @@ async def test_a_mistake_is_raised_where_it_was_waited_for() -> None:
         nursery.start_soon(put)
         with pytest.raises(ZeroDivisionError, match="a bug"):
             await mailbox.take(wrong)
-    assert mailbox.empty() == [b"b"]
+    assert mailbox.empty() == [Delivery((b"b",), 1.0)]
 
 
 @pytest.mark.parametrize("emptied", [False, True])
@@ -116,7 +116,7 @@ async def test_a_mistake_waits_for_whoever_was_just_cancelled_but_not_for_a_foll
     if emptied:  # as a held turn's mailbox is, before it goes on
         assert mailbox.empty() == []
         mailbox.put(B, 2.0)
-        assert (await mailbox.take()).letters == (b"b",)
+        assert await mailbox.take() == [Delivery((b"b",), 2.0)]
     else:
         with pytest.raises(ZeroDivisionError, match="a bug"):
             await mailbox.take()

@@ -1,4 +1,4 @@
-"""The parts around a live turn that need no process: holding, pictures, records, options."""
+"""The parts around a live turn that need no process: pictures, records, options."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from typing import Any, cast
 import pytest
 import trio
 import trio.testing
-from attrs import evolve
 
 from pipeline.errors import ProxyError, UsageError
 from pipeline.loose_json import Json
 from pipeline.recipes import backend_options, recorder
 from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
-from sources.app_server.backend import BackendOptions, open_backend
+from sources.app_server.backend import open_backend
 from sources.app_server.capabilities import Capabilities, probe
 from sources.app_server.client import AppServerClient, BackendGoneError, Pending
 from sources.app_server.facts import BackendFacts
-from sources.app_server.held import HeldTurn, HeldTurns, HoldingOptions, continues
 from sources.app_server.images import check_images
+from sources.app_server.interface import Backend
 from sources.app_server.mcp_servers import tools_of
-from sources.app_server.place import Backend
+from sources.app_server.options import BackendOptions
 from sources.app_server.record import redacted
 from sources.app_server.rpc import Answer, RpcError
-from sources.app_server.session import Session, tool_result
+from sources.app_server.session import tool_result
 from sources.app_server.thread import ThreadPlan
 from sources.replay import Replay
 
@@ -39,131 +38,6 @@ OTHER: Json = {"type": "function_call", "call_id": "c2", "name": "g", "arguments
 OUTPUT: Json = {"type": "function_call_output", "call_id": "c1", "output": "nothing"}
 OTHER_OUTPUT: Json = {"type": "function_call_output", "call_id": "c2", "output": "much"}
 TURN = Turn(model="m", instructions="Be brief.", items=(ASKED,), tools=(Tool("f"), Tool("g")))
-
-
-class FakeSession:
-    """Remembers whether it was let go."""
-
-    alive = True
-
-    def __init__(self) -> None:
-        self.gone = trio.Event()
-
-    async def let_go(self) -> None:
-        self.gone.set()
-
-
-def held(session: FakeSession, *calls: Json) -> HeldTurn:
-    told = tuple((call["call_id"], call["name"], call["arguments"]) for call in calls)
-    return HeldTurn(cast(Session, session), TURN, "turn_1", "Let me look.", told)
-
-
-# -- holding -------------------------------------------------------------------------------------
-
-FOLLOW_UPS: dict[str, tuple[tuple[Json, ...], bool]] = {
-    "everything": ((ASKED, SAID, CALL, OTHER, OUTPUT, OTHER_OUTPUT), True),
-    "no text": ((ASKED, CALL, OTHER, OUTPUT, OTHER_OUTPUT), True),
-    "outputs in another order": ((ASKED, SAID, CALL, OTHER, OTHER_OUTPUT, OUTPUT), True),
-    "with reasoning": (
-        (ASKED, {"type": "reasoning", "id": "rs"}, SAID, CALL, OTHER, OUTPUT, OTHER_OUTPUT),
-        True,
-    ),
-    "calls in another order": ((ASKED, SAID, OTHER, CALL, OUTPUT, OTHER_OUTPUT), False),
-    "other text": (
-        (ASKED, {**SAID, "content": "Hm."}, CALL, OTHER, OUTPUT, OTHER_OUTPUT),
-        False,
-    ),
-    "other arguments": (
-        (ASKED, SAID, {**CALL, "arguments": "{}"}, OTHER, OUTPUT, OTHER_OUTPUT),
-        False,
-    ),
-    "another history": (
-        ({**ASKED, "content": "?"}, SAID, CALL, OTHER, OUTPUT, OTHER_OUTPUT),
-        False,
-    ),
-    "one output only": ((ASKED, SAID, CALL, OTHER, OUTPUT), False),
-    "a question behind": ((ASKED, SAID, CALL, OTHER, OUTPUT, OTHER_OUTPUT, ASKED), False),
-    "a question between": ((ASKED, ASKED, CALL, OTHER, OUTPUT, OTHER_OUTPUT), False),
-}
-
-
-@pytest.mark.parametrize("name", FOLLOW_UPS)
-async def test_a_follow_up_continues_only_what_it_repeats(
-    name: str, autojump_clock: trio.testing.MockClock
-) -> None:
-    items, matches = FOLLOW_UPS[name]
-    turns, session = HeldTurns(), FakeSession()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(turns.hold, held(session, CALL, OTHER))
-        await trio.testing.wait_all_tasks_blocked()
-        found = turns.take(evolve(TURN, items=items))
-        assert (found is not None) == matches
-        if found is not None:
-            assert found[1] == {"c1": "nothing", "c2": "much"}
-            assert len(turns) == 0
-        nursery.cancel_scope.cancel()
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"model": "other"},
-        {"instructions": "Be long."},
-        {"tools": (Tool("f"),)},
-        {"tool_choice": "required"},
-        {"effort": "high"},
-        {"output_schema": {"type": "object"}},
-    ],
-    ids=lambda changed: next(iter(changed)),
-)
-def test_another_request_continues_nothing(changed: dict[str, Any]) -> None:
-    items = (ASKED, SAID, CALL, OUTPUT)
-    turn = held(FakeSession(), CALL)
-    assert continues(evolve(TURN, items=items), turn, 1)
-    assert not continues(evolve(TURN, items=items, **changed), turn, 1)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [{"stream": True}, {"include_usage": True}, {"stop": ("x",)}, {"output_mode": "auto"}],
-)
-def test_another_form_of_the_answer_is_no_other_request(changed: dict[str, Any]) -> None:
-    items = (ASKED, CALL, OUTPUT)
-    assert continues(evolve(TURN, items=items, **changed), held(FakeSession(), CALL), 1)
-
-
-async def test_a_held_turn_is_let_go_when_its_time_is_over(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    turns, session = HeldTurns(HoldingOptions(seconds=60)), FakeSession()
-    start = trio.current_time()
-    await turns.hold(held(session, CALL))
-    assert session.gone.is_set()
-    assert trio.current_time() == pytest.approx(start + 60)
-    assert turns.take(evolve(TURN, items=(ASKED, CALL, OUTPUT))) is None
-
-
-async def test_the_turn_unused_for_longest_is_let_go_first(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    turns, first, second = HeldTurns(HoldingOptions(most=1)), FakeSession(), FakeSession()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(turns.hold, held(first, CALL))
-        await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(turns.hold, held(second, OTHER))
-        await trio.testing.wait_all_tasks_blocked()
-        assert (first.gone.is_set(), second.gone.is_set(), len(turns)) == (True, False, 1)
-        nursery.cancel_scope.cancel()
-
-
-async def test_a_turn_whose_backend_died_is_not_continued() -> None:
-    turns, session = HeldTurns(), FakeSession()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(turns.hold, held(session, CALL))
-        await trio.testing.wait_all_tasks_blocked()
-        session.alive = False
-        assert turns.take(evolve(TURN, items=(ASKED, CALL, OUTPUT))) is None
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(
@@ -252,19 +126,23 @@ def test_keys_and_tokens_are_taken_out_wherever_they_stand() -> None:
     }
 
 
-async def test_a_recorded_turn_replays(tmp_path: Path) -> None:
+async def test_a_recorded_turn_replays(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
     record = recorder(Settings(record_dir=str(tmp_path / "turns"), record_redact=True))
     assert record is not None
     delta = {"method": "item/agentMessage/delta", "params": {"delta": "Hi sk-12345678ab"}}
     end = {"method": "turn/completed", "params": {"turn": {"status": "completed"}}}
     for message in (delta, end):
+        await trio.sleep(1.5)
         record.write(message, trio.current_time())
     record.close()
     assert record.path.stat().st_mode & 0o777 == 0o600
     events = [event for burst in Replay(record.path).events() for event in burst]
-    assert [type(event).__name__ for event in events] == ["TextDelta", "TurnEnd"]
+    assert [type(event).__name__ for event in events] == ["TurnStart", "TextDelta", "TurnEnd"]
     assert "sk-12345678ab" not in record.path.read_text()
-    assert json.loads(record.path.read_text().splitlines()[0])["at"] >= 0
+    lines = [json.loads(line) for line in record.path.read_text().splitlines()]
+    assert [line["at"] for line in lines] == [1.5, 3.0]
 
 
 def test_nothing_is_recorded_unasked() -> None:
@@ -288,7 +166,7 @@ def test_settings_become_options(tmp_path: Path) -> None:
     )
     assert options.addresses == ("ws://127.0.0.1:1", "unix:///tmp/x")
     assert options.token == "s3cret"  # noqa: S105
-    assert options.holding.most == 0
+    assert options.keep.most == 0
     assert options.patience.most_memory == 2_000_000
     assert options.bounds.idle == 7.0
 
@@ -308,7 +186,7 @@ async def test_a_codex_without_turns_is_too_old_and_said_to_be() -> None:
     class Old:
         user_agent = "codex/0.30.0"
 
-        async def request(self, method: str, params: Json) -> Json:
+        async def request(self, method: str, params: Json, **_: bool) -> Json:
             message = "unknown variant, expected one of `initialize`, `newConversation`"
             raise RpcError(method, {"code": -32600, "message": message})
 

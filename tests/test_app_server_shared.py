@@ -12,8 +12,9 @@ import trio
 from attrs import evolve
 
 from pipeline.errors import ProxyError
-from sources.app_server.backend import BackendOptions, Pool
-from sources.app_server.supervisor import Patience
+from sources.app_server.backend import Pool
+from sources.app_server.options import BackendOptions
+from sources.app_server.patience import Patience
 from tests.chaos_turns import HELLO, failure, play, text
 from tests.fake_listening import fake_codex, pids
 from tests.sharing import Sharing, sharing
@@ -46,7 +47,7 @@ async def say_hello(pool: Pool, times: int) -> None:
 
 
 def restarts(all_of: Sharing) -> int:
-    servers = [all_of.hosted.server, *(pool.servers[0] for pool in all_of.pools)]
+    servers = [all_of.server, *(pool.servers[0] for pool in all_of.pools)]
     return sum(server.counters["restarts"] for server in servers)
 
 
@@ -99,7 +100,7 @@ async def test_it_is_replaced_again_and_again_and_no_turn_fails(
 ) -> None:
     worn_soon = evolve(options, patience=evolve(HURRY, most_turns=4))
     async with sharing(worn_soon) as both:
-        replaced = both.hosted.server.counters
+        replaced = both.server.counters
 
         async def keep_busy(pool: Pool) -> None:
             while replaced["replaced"] < 3:

@@ -13,7 +13,7 @@ from pipeline.loose_json import Json
 from pipeline.settings import Settings
 from pipeline.turn import NamedTool, Tool, ToolChoice, Turn
 from sources.app_server.capabilities import Capabilities
-from sources.app_server.held import HoldingOptions
+from sources.app_server.kept import KeepOptions
 from sources.app_server.thread import ThreadPlan
 from sources.demo.chaos_child import ChaosChild
 from tests.chaos_turns import play, text, turn_of
@@ -79,7 +79,7 @@ async def called(child: ChaosChild, choice: ToolChoice) -> Turn:
     asked = turn_of("ONECALL", tool_choice=choice)
     events = await play(child.pool, asked, recipe=Settings().pipeline())
     (call,) = [event for event in events if isinstance(event, ToolCall)]
-    await child.until(lambda: len(child.pool.held) == 1)
+    await child.until(lambda: len(child.pool.kept) == 1)
     made = {"type": "function_call", "call_id": call.call_id, "name": call.name}
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
     return evolve(asked, items=(*asked.items, made | {"arguments": call.arguments}, result))
@@ -91,7 +91,7 @@ async def test_a_held_turn_is_continued_under_the_same_choice_only(
     tmp_path: Path, choice: ToolChoice, then: ToolChoice | None
 ) -> None:
     """Its thread holds the rule that a tool must be called: who lifts it gets another thread."""
-    async with ChaosChild(tmp_path, holding=HoldingOptions()).running() as child:
+    async with ChaosChild(tmp_path, keep=KeepOptions()).running() as child:
         follow_up = await called(child, choice)
         follow_up = evolve(follow_up, tool_choice=then or choice)
         assert text(await play(child.pool, follow_up)) == "The tool said: rain"
@@ -103,11 +103,11 @@ async def test_a_held_turn_is_continued_under_the_same_choice_only(
 
 async def test_a_call_of_a_tool_that_was_kept_out_is_not_held_for(tmp_path: Path) -> None:
     """Codex does not know it and answers it itself: nobody waits for an output."""
-    async with ChaosChild(tmp_path, holding=HoldingOptions()).running() as child:
+    async with ChaosChild(tmp_path, keep=KeepOptions()).running() as child:
         await play(
             child.pool,
             turn_of("ONECALL !slow=0.05", tool_choice=NamedTool("readNote")),
             recipe=Settings().pipeline(),
         )
         await child.until(lambda: child.told("thread/delete"))
-        assert len(child.pool.held) == 0
+        assert len(child.pool.kept) == 0

@@ -10,9 +10,9 @@ import trio.testing
 
 from pipeline.chain import Pipeline
 from pipeline.errors import Failure, ProxyError
-from pipeline.events import Burst, Event, Failed, TextDelta, TurnEnd
+from pipeline.events import Burst, Event, Failed, ResponseEnd, TextDelta, ToolCall, TurnEnd
 from pipeline.ledger import Ledger
-from pipeline.stage import Receive, Send, Stage
+from pipeline.stage import Outcome, Receive, Send, Stage
 from sinks.collect import Collect
 from sources.replay import Listed
 from tests.chain_parts import (
@@ -185,3 +185,30 @@ async def test_two_errors_at_once_stay_a_group() -> None:
 async def test_a_failure_is_an_event_and_passes() -> None:
     events: list[Event] = [Failed(Failure("down")), TurnEnd("failed")]
     assert await Pipeline([("a", Pass)]).run(Listed(events), Collect()) == events
+
+
+CUTS: dict[str, tuple[list[Event], Outcome | None]] = {
+    "with its response": (
+        [ToolCall("a", "f", "{}"), ResponseEnd(at=2.0), TurnEnd(at=3.0)],
+        Outcome(("a",)),
+    ),
+    "by a silence": ([ToolCall("a", "f", "{}"), TurnEnd(at=3.0)], Outcome(("a",), 3.0)),
+    "after another response": (
+        [ResponseEnd(at=1.0), ToolCall("a", "f", "{}"), TurnEnd(at=3.0)],
+        Outcome(("a",), 3.0),
+    ),
+    "for lack of room": ([ToolCall("a", "f", "{}"), TurnEnd(calls_truncated=True)], None),
+}
+
+
+@pytest.mark.parametrize("how", CUTS)
+async def test_a_source_is_told_how_its_run_ended(how: str) -> None:
+    events, outcome = CUTS[how]
+    told: list[Outcome | None] = []
+
+    class Settled(Listed):
+        def settle(self, outcome: Outcome | None) -> None:
+            told.append(outcome)
+
+    await Pipeline().run(Settled(events), Collect())
+    assert told == [outcome]

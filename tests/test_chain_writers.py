@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from pipeline.chain import Pipeline
-from pipeline.events import Event, TextDelta, ToolCall, TurnEnd
+from pipeline.events import Event, TextDelta, ToolCall, TurnEnd, TurnStart
 from pipeline.ledger import UNEXPLAINED, Ledger
 from pipeline.links import MOST_UNREAD
 from pipeline.settings import Settings
@@ -61,7 +61,8 @@ async def test_all_calls_made_in_time_reach_a_client_that_stalled_meanwhile(
 async def test_a_call_that_came_too_late_stays_cut_off_for_a_client_that_stalled(
     fuse: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
-    source = Told((0.0, TextDelta("Hm.")), (0.05, call(1)), (0.9, call(2)), (1.0, TurnEnd()))
+    begin = (0.0, TurnStart("untold"))
+    source = Told(begin, (0.0, TextDelta("Hm.")), (0.05, call(1)), (0.9, call(2)), (1.0, TurnEnd()))
     turn = Turn(tools=(Tool("look"),))
     out = await Settings().pipeline().run(source, Stalls(30.0), turn, fuse=fuse)
     assert [event.call_id for event in out if isinstance(event, ToolCall)] == ["call_1"]

@@ -17,6 +17,7 @@ from langchain_openai import ChatOpenAI
 
 from pipeline.errors import Failure, ProxyError
 from pipeline.requests.chat import ChatRequest
+from pipeline.requests.ignored import refuse
 from pipeline.turn import NamedTool, Turn
 
 # -- what SDKs send, caught on its way -------------------------------------------------------------
@@ -133,8 +134,8 @@ def test_the_openai_sdk_parses_a_structured_output() -> None:
     assert request.ignored == ()
     schema = request.turn().output_schema
     assert schema is not None
-    assert schema["additionalProperties"] is False
-    assert schema["required"] == ["city", "degrees"]
+    assert schema.schema["additionalProperties"] is False
+    assert schema.schema["required"] == ["city", "degrees"]
 
 
 def test_langchain_sends_a_tool_loop() -> None:
@@ -159,7 +160,10 @@ def test_langchain_asks_for_a_structured_output() -> None:
             .invoke("How is it in Bern?")
         )
     )
-    assert request.turn().output_schema is not None
+    form = request.turn().output_schema
+    assert form is not None
+    schema = form.schema
+    assert schema["required"] == list(schema["properties"]) == ["city", "degrees"]
 
 
 # -- what clients in other languages send ----------------------------------------------------------
@@ -291,7 +295,7 @@ def failure_of(body: object, *, partial: bool) -> Failure | None:
     try:
         request = ChatRequest.from_json(body, partial=partial)
         request.turn()
-        request.refuse_ignored()
+        refuse(request.ignored + request.strict_tools)
     except ProxyError as error:
         return error.failure
     return None

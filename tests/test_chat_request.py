@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.requests.chat import AS_JSON, ChatRequest
 from pipeline.settings import Settings
-from pipeline.turn import NamedTool, Tool, Turn
+from pipeline.turn import NamedTool, OutputSchema, Tool, Turn
 
 SEARCH = {"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}
 READ = {"type": "function", "function": {"name": "read"}}
@@ -47,6 +47,9 @@ READ_AS: list[tuple[dict[str, Any], Turn]] = [
     ({"stream_options": {"include_usage": True}}, Turn(include_usage=True)),
     ({"stream_options": {"include_usage": None}}, Turn()),
     ({"temperature": 1, "unknown": [1]}, Turn()),
+    ({"verbosity": "low"}, Turn(verbosity="low")),
+    ({"verbosity": None, "prompt_cache_key": None}, Turn()),
+    ({"prompt_cache_key": "k"}, Turn(prompt_cache_key="k")),
     # a tool
     (
         {"tools": [{"function": {"name": "a", "description": None, "parameters": None}}]},
@@ -119,7 +122,25 @@ READ_AS: list[tuple[dict[str, Any], Turn]] = [
                 "json_schema": {"name": "A", "schema": SCHEMA, "strict": True},
             }
         },
-        Turn(output_schema=SCHEMA),
+        Turn(output_schema=OutputSchema(SCHEMA, "A", strict=True)),
+    ),
+    (
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"schema": {}, "description": "An A.", "strict": False},
+            }
+        },
+        Turn(output_schema=OutputSchema({}, description="An A.", strict=False)),
+    ),
+    (
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"schema": {}, "name": None, "description": None, "strict": None},
+            }
+        },
+        Turn(output_schema=OutputSchema({})),
     ),
     # thinking
     ({"reasoning_effort": "none"}, Turn(effort="none")),

@@ -8,11 +8,17 @@ import pytest
 
 from pipeline.errors import ProxyError
 from pipeline.requests.chat import ChatRequest
+from pipeline.requests.ignored import refuse
 
 SEARCH = {"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}
 READ = {"type": "function", "function": {"name": "read"}}
 HELLO = {"role": "user", "content": "Hello."}
-SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "string"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
 
 
 def request(**fields: Any) -> ChatRequest:
@@ -38,8 +44,6 @@ UNUSED = {
     "modalities": ["text", "audio"],
     "audio": {"voice": "alloy"},
     "web_search_options": {},
-    "verbosity": "low",
-    "prompt_cache_key": "k",
     "safety_identifier": "s",
     "something_new": 1,
     "ignored": ["x"],
@@ -58,6 +62,8 @@ USED: dict[str, Any] = {
     },
     "reasoning_effort": "low",
     "reasoning": {"effort": "low", "summary": "auto"},
+    "verbosity": "low",
+    "prompt_cache_key": "k",
 }
 
 
@@ -84,10 +90,10 @@ GIVEN: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         {
             "response_format": {
                 "type": "json_schema",
-                "json_schema": {"schema": {}, "strict": False, "description": "An A."},
+                "json_schema": {"schema": {}, "strict": False, "description": "An A.", "x": 1},
             }
         },
-        ("response_format.json_schema.strict", "response_format.json_schema.description"),
+        ("response_format.json_schema.x",),
     ),
     ({"functions": [{"name": "f"}], "tools": [READ]}, ("functions",)),
     ({"functions": [{"name": "f"}], "tool_choice": "none"}, ("tool_choice",)),
@@ -115,13 +121,41 @@ def test_parameters_without_effect_are_listed_in_their_order(
     assert request(**fields).ignored == ignored
 
 
+def test_what_the_backend_has_no_use_for_is_listed_too() -> None:
+    body = {"model": "gpt-5", "messages": [HELLO], "seed": 1, "prompt_cache_key": "k", "user": "me"}
+    asked = ChatRequest.from_json(body, without_effect={"prompt_cache_key"})
+    assert asked.ignored == ("seed", "prompt_cache_key", "user")
+
+
 def test_a_strict_request_is_refused_for_the_first_of_them() -> None:
     with pytest.raises(ProxyError) as raised:
-        request(seed=1, top_p=0.5).refuse_ignored()
+        refuse(request(seed=1, top_p=0.5).ignored)
     failure = raised.value.failure
     assert (failure.status, failure.type, failure.param) == (400, "invalid_request_error", "seed")
     assert "seed, top_p" in failure.message
 
 
 def test_a_strict_request_whose_every_parameter_counts_is_not_refused() -> None:
-    request(**USED).refuse_ignored()
+    refuse(request(**USED).ignored)
+
+
+STRICT = {"name": "s", "strict": True}
+
+
+@pytest.mark.parametrize(
+    ("fields", "places"),
+    [
+        ({"tools": [SEARCH, READ, {"type": "web_search"}]}, ()),
+        ({"tools": [{"type": "function", "function": {**STRICT, "strict": False}}]}, ()),
+        (
+            {"tools": [READ, {"type": "function", "function": STRICT}]},
+            ("tools[1].function.strict",),
+        ),
+        ({"functions": [{"name": "f"}, STRICT]}, ("functions[1].strict",)),
+        ({"functions": [STRICT], "tools": [READ]}, ()),  # the functions themselves are ignored
+    ],
+)
+def test_tools_that_ask_to_be_strict_are_found(
+    fields: dict[str, Any], places: tuple[str, ...]
+) -> None:
+    assert request(**fields).strict_tools == places

@@ -42,6 +42,8 @@ WRONG: list[tuple[object, str | None, str]] = [
         "must be true or false, not a string",
     ),
     ({"n": 0}, "n", "n must be from 1 to 8"),
+    ({"verbosity": "loud"}, "verbosity", 'not "loud"'),
+    ({"prompt_cache_key": 7}, "prompt_cache_key", "prompt_cache_key must be a string"),
     ({"n": 9}, "n", "n must be from 1 to 8"),
     ({"n": 10**5000}, "n", "n must be from 1 to 8"),
     ({"n": 1.0}, "n", "n must be a whole number, not a number"),

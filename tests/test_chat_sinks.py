@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -29,6 +30,7 @@ from sinks.chat_json import ChatJson
 from sinks.chat_sse import ChatSse, ChatSseEncoder
 from sinks.finish_reason import ALIASES, finish_reason
 from sources.replay import Listed
+from stages.tool_calls.aggregator import to_obsidian_xml
 
 OPTIONS = ChatOptions("chatcmpl-1", 1700000000, "gpt-5")
 CALL = ToolCall("call_a", "search", '{"q": "é <b>"}')
@@ -218,6 +220,32 @@ def test_the_body_of_a_turn_with_calls_and_no_text() -> None:
     assert answer["object"] == "chat.completion"
 
 
+@pytest.mark.parametrize(
+    ("declares_tools", "events", "comment"),
+    [
+        (True, [TextDelta("a"), END], True),
+        (True, [END], True),
+        (True, [CALL, END], True),
+        (False, [CALL, END], True),
+        (False, [TextDelta("a"), END], False),
+    ],
+)
+def test_a_stream_with_tools_or_calls_tells_of_its_calls_before_the_usage_and_the_end(
+    declares_tools: bool, events: list[Event], comment: bool
+) -> None:
+    options = ChatOptions(declares_tools=declares_tools, include_usage=True)
+    frames = stream(*events, options=options)
+    count = sum(isinstance(event, ToolCall) for event in events)
+    told = f': {{"tool_call_count":{count},"tool_call_truncated":false,'
+    told += '"stop_after_tools_mode":"burst"}'
+    finish, *rest = frames[-4:] if comment else frames[-3:]
+    assert '"finish_reason":"' in finish
+    assert rest[0] == told if comment else told not in frames
+    assert '"usage":' in rest[-2]
+    assert rest[-1] == "data: [DONE]"
+    assert sum(frame.startswith(":") for frame in frames) == comment
+
+
 def test_headers_tell_of_the_calls() -> None:
     sink = ChatJson(ChatOptions(cut_mode="first"))
     sink.add([CALL, TurnEnd("tool_calls", calls_truncated=True)])
@@ -245,8 +273,18 @@ def test_obsidian_gets_blocks_in_the_text_beside_the_calls() -> None:
     message = body(TextDelta("Hm. "), CALL, SECOND, END, options=options)["choices"][0]["message"]
     assert message["content"] == f"Hm. {first}\n--\n{second}"
     assert len(message["tool_calls"]) == 2
-    between = body(CALL, TextDelta("and"), SECOND, END, options=options)["choices"][0]["message"]
-    assert between["content"] == f"{first}and{second}"
+
+
+@pytest.mark.parametrize("between", [(), (TextDelta("and"),), (TextDelta("a"), TextDelta("b"))])
+def test_the_delimiter_stands_before_every_block_but_the_first(between: Sequence[Event]) -> None:
+    options = ChatOptions(write_xml=True, delimiter="\n--\n")
+    events = [TextDelta("Hm."), CALL, *between, SECOND, *between, CALL, END]
+    content = body(*events, options=options)["choices"][0]["message"]["content"]
+    said = "".join(event.text for event in between if isinstance(event, TextDelta))
+    blocks = [to_obsidian_xml(call) for call in (CALL, SECOND, CALL)]
+    assert content == f"Hm.{blocks[0]}{said}\n--\n{blocks[1]}{said}\n--\n{blocks[2]}"
+    streamed = [delta.get("content", "") for delta in deltas(*events, options=options)]
+    assert "".join(streamed) == content
 
 
 def test_several_choices_share_one_stream() -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,10 @@ import pytest
 from attrs import frozen
 
 from pipeline.cli.main import main
+from pipeline.ledger import Ledger
+from pipeline.settings import Settings
+from pipeline.turn import Tool, Turn
+from sources.replay import Replay
 from tests.responses_automaton import check_stream
 
 ROOT = Path(__file__).parent.parent
@@ -29,6 +34,7 @@ BROKEN_OFF = TRANSCRIPTS / "codex-0.166.0" / "error-ECUT.jsonl"
 
 REASONED = TRANSCRIPTS / "codex-0.166.0" / "reasoning.jsonl"
 LIMITED = TRANSCRIPTS / "codex-0.166.0" / "error-EINC.jsonl"
+RECORDED = sorted(TRANSCRIPTS.rglob("*.jsonl"))
 
 
 @frozen
@@ -213,7 +219,10 @@ def test_a_truncated_transcript_fails_properly(pipeline: Command, tmp_path: Path
         (["replay", "--speed", "fast", TEXT], "--speed fast is not possible"),
         (["replay", "--speed", "0", TEXT], "--speed 0 is not possible"),
         (["replay", "--pace", "-1", TEXT], "--pace -1.0 is not possible"),
-        (["replay", "--tool-block-max", "two", TEXT], "PROXY_TOOL_BLOCK_MAX=two"),
+        (
+            ["replay", "--tool-block-max", "two", TEXT],
+            "PROXY_TOOL_BLOCK_MAX must be a whole number",
+        ),
         (["replay", "--request", "README.md", TEXT], "README.md: is not JSON"),
         (["replay", "--request", "none.json", TEXT], "none.json: cannot be read"),
         (["replay", "--dump-events", "no/such/dir/x", TEXT], "cannot be written"),
@@ -277,7 +286,7 @@ def test_replay_speaks_the_responses_api_the_same_every_time(pipeline: Command) 
     done = pipeline("replay", "--api", "responses", "--tools", "localSearch,readNote", BURST)
     assert done.returncode == 0
     response = check_stream(done.stdout)
-    assert [item["id"] for item in response["output"]] == ["msg_2", "fc_3", "fc_4", "fc_5"]
+    assert [item["id"] for item in response["output"]] == ["msg_1", "fc_2", "fc_3", "fc_4"]
     again = pipeline("replay", "--api", "responses", "--tools", "localSearch,readNote", BURST)
     assert again.stdout == done.stdout
     whole = pipeline.body("--api", "responses", "--tools", "localSearch,readNote", BURST)
@@ -353,7 +362,34 @@ def test_explain_tells_what_each_stage_did_and_why(capsys: pytest.CaptureFixture
     assert "ToolCall(call_id='call_" in told
     assert "cut: done; nothing later matters" in told
     assert "narration after the last call" in told
-    assert "ledger" in told
+    _, _, ledger = told.partition("\nledger       in  made   out  folded  dropped\n")
+    rows = [line.split() for line in ledger.splitlines() if re.match(r"  \w", line)]
+    assert [name for name, *_ in rows] == list(Settings().pipeline().names)
+    books = {name: [int(number) for number in numbers] for name, *numbers in rows}
+    for name, (taken, made, given, folded, dropped) in books.items():
+        assert taken + made == given + folded + dropped, name
+    assert books["cut"] == [40, 1, 10, 25, 6]
+    assert "\n            6 × narration after the last call\n" in ledger
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_the_ledger_of_explain_is_that_of_process(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The example of --help, where the books of two neighbours once differed, is among these."""
+    tools = ("localSearch", "writeToFile")
+    main(["explain", "--tools", ",".join(tools), str(path)])
+    _, _, told = capsys.readouterr().out.partition(
+        "\nledger       in  made   out  folded  dropped\n"
+    )
+    rows = [line.split() for line in told.splitlines() if re.match(r"  \w", line)]
+    ledger = Ledger()
+    events = (event for burst in Replay(path).events() for event in burst)
+    Settings().pipeline().process(events, Turn(tools=tuple(map(Tool, tools))), ledger=ledger)
+    assert rows == [
+        [b.name, *map(str, (b.taken, b.made, b.given, b.folded.total(), b.dropped.total()))]
+        for b in ledger
+    ]
 
 
 def test_explain_tells_of_broken_lines_and_with_all_of_every_line(

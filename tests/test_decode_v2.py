@@ -341,11 +341,16 @@ def test_an_error_answer_in_the_middle_of_the_turn_changes_nothing() -> None:
 
 
 def test_calls_that_were_injected_as_history_are_not_calls() -> None:
-    messages = transcript("codex-0.166.0/call-answered.jsonl")
-    assert [call.call_id for call in calls(decode(messages))] == ["call_a"]
-    assert calls(decode(messages, known_calls=frozenset({"call_a"}))) == []
+    messages = without(transcript("codex-0.166.0/call-answered.jsonl"), "turn/started")
+    assert [call.call_id for call in calls(decode(without(messages, "rawResponse")))] == ["call_a"]
     requested = without(messages, "rawResponse")
     assert calls(decode(requested, known_calls=frozenset({"call_a"}))) == []
+
+
+def test_a_call_under_an_id_of_the_history_is_a_call_once_the_turn_has_started() -> None:
+    messages = transcript("codex-0.166.0/call-answered.jsonl")
+    found = calls(decode(messages, known_calls=frozenset({"call_a"})))
+    assert [call.call_id for call in found] == ["call_a"]
 
 
 def test_messages_of_another_thread_or_turn_are_dropped() -> None:

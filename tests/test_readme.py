@@ -7,28 +7,26 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable
+import tomllib
 from pathlib import Path
+from typing import Any
 
+import attrs
+import httpx
 import pytest
+import trio
 
-from pipeline.bench.plan import REAL
-from pipeline.cli.bench import SCENARIOS
-from pipeline.cli.settings import as_env, as_markdown
+from pipeline.cli.settings import as_env
+from pipeline.serve.running import serving
 from pipeline.settings import Settings
+from tests.serve.scripted import CHAT, ScriptedDoor, body
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-def test_the_table_of_settings_is_the_settings() -> None:
-    found = re.search(r"<!-- settings -->\n(.*?)\n<!-- /settings -->", README, re.DOTALL)
-    assert found is not None
-    assert found[1] == as_markdown()
-
-
-def test_the_example_of_an_environment_is_the_settings() -> None:
-    assert (ROOT / ".env.example").read_text() == as_env() + "\n"
+def test_the_readme_is_short() -> None:
+    assert len(README.split()) <= 2_500
 
 
 def test_the_example_of_an_environment_can_be_loaded_and_means_the_defaults() -> None:
@@ -75,19 +73,26 @@ def test_a_command_of_the_readme_works_as_it_stands(command: str) -> None:
     assert done.stdout
 
 
-def test_the_costs_are_told_for_every_stage() -> None:
-    found = re.search(r"<!-- bench -->\n(.*?)\n<!-- /bench -->", README, re.DOTALL)
-    assert found is not None
-    for name in Settings().pipeline().names:
-        assert re.search(rf"^ *stage {name} +CPU an event +\d", found[1], re.MULTILINE), name
+def test_the_table_of_stages_is_the_recipe() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", README.partition("| stage |")[2], re.MULTILINE)
+    assert tuple(rows[: len(Settings().pipeline().names)]) == Settings().pipeline().names
 
 
-@pytest.mark.parametrize(("block", "scenarios"), [("cost", SCENARIOS), ("real", REAL)])
-def test_the_costs_are_told_for_every_scenario(block: str, scenarios: Iterable[str]) -> None:
-    found = re.search(rf"<!-- {block} -->\n(.*?)\n<!-- /{block} -->", README, re.DOTALL)
-    assert found is not None
-    for name in scenarios:
-        assert f"\n{name}: S" in found[1], name
+def test_the_picture_of_the_pipeline_has_the_stages_in_order() -> None:
+    names = Settings().pipeline().names
+    picture, ways = (block for block in blocks("text") if names[0] in block)
+    (line,) = (line for line in picture.splitlines() if names[0] in line)
+    assert tuple(line.split(" ▶ ")) == (f"          {names[0]}", *names[1:])
+    assert re.findall(r"\[(\w+)\]", ways) == ["source", *names[:3], names[-1], "sink", "sink"]
+
+
+def test_the_readmes_configuration_of_codex_is_toml_with_one_provider() -> None:
+    (block,) = blocks("toml")
+    config = tomllib.loads(block)
+    assert [*config["model_providers"]] == [config["model_provider"]]
+    provider = config["model_providers"][config["model_provider"]]
+    assert provider["base_url"] == "http://127.0.0.1:11435/v1"
+    assert provider["wire_api"] == "responses"
 
 
 def test_there_are_commands_to_try() -> None:
@@ -99,15 +104,36 @@ def test_the_readmes_own_stage_works() -> None:
     done = subprocess.run(  # noqa: S603
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert "TextDelta(text='HELLO'" in done.stdout
-
-
-def test_every_file_the_readme_links_to_exists() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (ROOT / target).exists(), target
+    text, end = done.stdout.splitlines()
+    assert text.startswith("TextDelta(text='HELLO'")
+    assert end.startswith("TurnEnd(reason='completed'")
 
 
 def test_the_makefile_has_the_readmes_targets() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"^make (\w+)", README, re.MULTILINE):
+    targets = re.findall(r"^make ([\w-]+)", README, re.MULTILINE)
+    assert {*targets} >= {"run", "test"}
+    for target in targets:
         assert re.search(rf"^{target}:.*##", makefile, re.MULTILINE), target
+
+
+async def test_the_readmes_own_stage_can_be_served() -> None:
+    (program,) = (block for block in blocks("python") if "pipeline" in block)
+    names: dict[str, Any] = {}
+    exec(program, names)  # noqa: S102  # the README's own
+    settings = Settings(port=0, store=":memory:", shutdown_grace=0.0)
+    async with serving(settings, names["recipe"], door=ScriptedDoor()) as running:
+        with trio.fail_after(10):
+            async with httpx.AsyncClient(base_url=running.url) as client:
+                answer = await client.post(CHAT, json=body())
+    assert answer.json()["choices"][0]["message"]["content"] == "HELLO, WORLD"
+
+
+@pytest.mark.parametrize(
+    ("variable", "default"),
+    re.findall(r"^\| `([A-Z_]+)` \| `?(.*?)`? \|", README, re.MULTILINE),
+)
+def test_a_default_in_the_readme_is_the_default(variable: str, default: str) -> None:
+    (field,) = (field for field in attrs.fields(Settings) if field.metadata["env"] == variable)
+    usual = {"CODEX_HOME": "~/.codex"}.get(variable, str(field.default))
+    assert default == (usual or "none")

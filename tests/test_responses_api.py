@@ -199,12 +199,13 @@ class Enough:
 async def test_a_cut_after_the_calls_closes_the_request(
     monkeypatch: pytest.MonkeyPatch, shared: bool
 ) -> None:
-    says = Says((text("On it."), call("a", "localSearch", "{}")), ending="hang")
+    calls = (call("a", "localSearch", "{}"), call("b", "readNote", "{}"))
+    says = Says((text("On it."), *calls), ending="hang")
     monkeypatch.setitem(SCENARIOS, "CALLHANG", says)
     model, turn = Watched(), user("CALLHANG", tools=TOOLS)
     async with model.serving() as url, open_client() as client:
         source = ResponsesApiTurn(ResponsesApi(url), turn, client if shared else None)
-        events = await events_of(source, turn, stop_after_tools_grace_ms=50)
+        events = await events_of(source, turn, stop_after_tools_mode="first")
         assert [event.name for event in events if isinstance(event, ToolCall)] == ["localSearch"]
         with trio.fail_after(5):
             await model.left.wait()

@@ -108,14 +108,15 @@ def test_codex_sends_pictures_and_the_form_of_the_answer() -> None:
     parts = [part["type"] for part in turn.items[-1]["content"]]
     assert parts == ["input_text", "input_image", "input_text", "input_text"]
     assert turn.output_schema is not None
-    assert turn.output_schema["required"] == ["word"]
+    assert turn.output_schema.schema["required"] == ["word"]
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in CAUGHT.glob("codex*.json")))
 def test_codex_that_searches_nothing_passes_the_strictest_server(name: str) -> None:
     caught = body(name)
     tools = [tool for tool in caught.pop("tools", []) if tool["type"] != "web_search"]
-    ResponsesRequest.from_json({**caught, "tools": tools}).refuse_ignored()
+    request = ResponsesRequest.from_json({**caught, "tools": tools})
+    assert (request.ignored, request.strict_tools) == ((), ())
 
 
 # -- AI SDK ----------------------------------------------------------------------------------------
@@ -209,7 +210,7 @@ def test_the_sdk_parses_a_model() -> None:
     assert request.ignored == ()
     turn = request.turn()
     assert turn.output_schema is not None
-    assert set(turn.output_schema["properties"]) == {"city", "degrees"}
+    assert set(turn.output_schema.schema["properties"]) == {"city", "degrees"}
     assert [tool.strict for tool in turn.tools] == [True]
 
 
@@ -267,4 +268,7 @@ def test_langchain_loops_over_tools() -> None:
 
 def test_langchain_asks_for_a_form() -> None:
     sent = caught(lambda http: langchain(http).with_structured_output(Answer).invoke("Weather?"))
-    assert ResponsesRequest.from_json(sent).turn().output_schema is not None
+    form = ResponsesRequest.from_json(sent).turn().output_schema
+    assert form is not None
+    schema = form.schema
+    assert schema["required"] == list(schema["properties"]) == ["city", "degrees"]

@@ -10,12 +10,18 @@ from openai.types.responses import Response
 from pipeline.errors import ProxyError
 from pipeline.loose_json import Json
 from pipeline.requests.chat import AS_JSON
+from pipeline.requests.ignored import refuse
 from pipeline.requests.responses import CompactRequest, ResponsesRequest
 from pipeline.requests.stand_ins import sealed_in, with_opened
 from pipeline.settings import Settings
-from pipeline.turn import Turn
+from pipeline.turn import OutputSchema, Turn
 
-SCHEMA = {"type": "object", "properties": {"word": {"type": "string"}}}
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"word": {"type": "string"}},
+    "required": ["word"],
+    "additionalProperties": False,
+}
 FORM = {"type": "json_schema", "name": "answer", "schema": SCHEMA, "strict": True}
 
 
@@ -28,9 +34,21 @@ ASKED: list[tuple[dict[str, Any], str, object]] = [
     ({"instructions": None}, "instructions", ""),
     ({"text": {}}, "output_schema", None),
     ({"text": {"format": {"type": "text"}}}, "output_schema", None),
-    ({"text": {"format": FORM}}, "output_schema", SCHEMA),
+    ({"text": {"format": FORM}}, "output_schema", OutputSchema(SCHEMA, "answer", strict=True)),
+    (
+        {"text": {"format": {"type": "json_schema", "schema": {}, "description": "A word."}}},
+        "output_schema",
+        OutputSchema({}, description="A word."),
+    ),
+    (
+        {"text": {"format": {**FORM, "schema": {}, "strict": None, "name": None}}},
+        "output_schema",
+        OutputSchema({}),
+    ),
     ({"text": {"format": {"type": "json_object"}}}, "instructions", AS_JSON),
     ({"text": {"verbosity": "low"}}, "verbosity", "low"),
+    ({"prompt_cache_key": "k"}, "prompt_cache_key", "k"),
+    ({}, "prompt_cache_key", None),
     ({"text": {"format": None, "verbosity": None}}, "verbosity", None),
     ({"reasoning": {"effort": "high"}}, "effort", "high"),
     ({"reasoning": {"effort": None, "summary": None}}, "effort", None),
@@ -76,6 +94,7 @@ HONOURED: list[dict[str, Any]] = [
     {"client_metadata": {"a": "b"}, "metadata": {"a": "b"}, "user": "u", "safety_identifier": "s"},
     {"reasoning": {"effort": "low", "summary": "auto", "context": "all_turns"}},
     {"text": {"verbosity": "low", "format": FORM}},
+    {"text": {"format": {**FORM, "strict": False, "description": "A word."}}},
     {"service_tier": "auto", "truncation": "disabled", "top_logprobs": 0, "background": False},
     {"stream_options": {"include_obfuscation": False}, "temperature": None},
     {"previous_response_id": "resp_1", "max_tool_calls": 1, "instructions": "Be brief."},
@@ -86,7 +105,7 @@ HONOURED: list[dict[str, Any]] = [
 def test_nothing_is_said_of_what_is_honoured(fields: dict[str, Any]) -> None:
     asked = request(**fields)
     assert asked.ignored == ()
-    asked.refuse_ignored()
+    refuse(asked.ignored)
 
 
 IGNORED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
@@ -113,8 +132,8 @@ IGNORED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ),
     ({"tool_choice": {"type": "file_search"}}, ("tool_choice",)),
     (
-        {"text": {"format": {**FORM, "strict": False}, "tone": "x"}},
-        ("text.tone", "text.format.strict"),
+        {"text": {"format": {**FORM, "strict": False, "mood": "x"}, "tone": "x"}},
+        ("text.tone", "text.format.mood"),
     ),
     ({"reasoning": {"mood": "calm"}}, ("reasoning.mood",)),
     ({"stream_options": {"include_obfuscation": True}}, ("stream_options.include_obfuscation",)),
@@ -126,8 +145,24 @@ def test_what_has_no_effect_is_named(fields: dict[str, Any], names: tuple[str, .
     asked = request(**fields)
     assert asked.ignored == names
     with pytest.raises(ProxyError, match="has no effect here") as caught:
-        asked.refuse_ignored()
+        refuse(asked.ignored)
     assert (caught.value.failure.status, caught.value.failure.param) == (400, names[0])
+
+
+STRICT: Json = {"type": "function", "name": "s", "strict": True}
+LOOSE: Json = {**STRICT, "name": "l", "strict": False}
+
+
+def test_tools_that_ask_to_be_strict_are_found() -> None:
+    group = {"type": "namespace", "name": "n", "tools": [LOOSE, {"type": "mcp"}, STRICT]}
+    more = {"type": "additional_tools", "tools": [group, STRICT]}
+    asked = request(tools=[LOOSE, STRICT, {"type": "custom", "name": "c"}], input=[more])
+    assert asked.strict_tools == (
+        "tools[1].strict",
+        "input[0].tools[0].tools[2].strict",
+        "input[0].tools[1].strict",
+    )
+    assert asked.ignored == ("input[0].tools[0].tools[1].mcp",)
 
 
 # -- what the response repeats ---------------------------------------------------------------------

@@ -107,7 +107,22 @@ ITEMS: list[tuple[str, list[Json], list[Json]]] = [
     (
         "the older form of a failed output",
         [CALL, {**OUTPUT, "output": {"content": "it broke", "success": False}}],
-        [CALL, {**OUTPUT, "output": "it broke"}],
+        [CALL, {**OUTPUT, "output": "[the tool call failed]\nit broke"}],
+    ),
+    (
+        "a failed output in parts",
+        [CALL, {**OUTPUT, "output": {"content": [text("a")], "success": False}}],
+        [CALL, {**OUTPUT, "output": [text("[the tool call failed]\n"), text("a")]}],
+    ),
+    (
+        "a failed output without a word",
+        [CALL, {**OUTPUT, "output": {"content": "", "success": False}}],
+        [CALL, {**OUTPUT, "output": "[the tool call failed]\n"}],
+    ),
+    (
+        "the older form that does not say whether it failed",
+        [CALL, {**OUTPUT, "output": {"content": "fine", "success": None}}],
+        [CALL, {**OUTPUT, "output": "fine"}],
     ),
     (
         "the older form with parts",

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ProxyError, UsageError
-from pipeline.turn import NamedTool, Tool, ToolChoice, Turn
+from pipeline.turn import NamedTool, OutputSchema, Tool, ToolChoice, Turn
 from sources.responses_request import ResponsesApi, request_body
 
 SCHEMA = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
+CLOSED: dict[str, Any] = {**SCHEMA, "additionalProperties": False}
 SAID = {"type": "message", "role": "user", "content": "Grüße 🌍"}
 
 
@@ -76,6 +77,10 @@ def test_who_can_take_one_call_only_asks_for_one(wish: dict[str, bool]) -> None:
     assert "parallel_tool_calls" not in body_of(Turn(**wish))  # type: ignore[arg-type]
 
 
+def test_the_key_of_the_prompt_cache_goes_along() -> None:
+    assert body_of(Turn(prompt_cache_key="k"))["prompt_cache_key"] == "k"
+
+
 def test_instructions_of_both_kinds_go_along() -> None:
     assert body_of(Turn(instructions="Be brief."))["instructions"] == "Be brief."
     both = Turn(base_instructions="You are kind.", instructions="Be brief.")
@@ -89,15 +94,37 @@ def test_reasoning_is_asked_for_sealed_since_nothing_is_stored() -> None:
     assert body_of(Turn(effort="low"))["reasoning"] == {"effort": "low"}
 
 
-def test_a_schema_for_the_answer_is_a_text_format() -> None:
-    assert body_of(Turn(output_schema=SCHEMA))["text"] == {
-        "format": {"type": "json_schema", "name": "answer", "schema": SCHEMA, "strict": True}
+@pytest.mark.parametrize(
+    ("wanted", "sent"),
+    [
+        (OutputSchema(CLOSED), {"name": "answer", "schema": CLOSED, "strict": True}),
+        (OutputSchema(CLOSED, "A"), {"name": "A", "schema": CLOSED, "strict": True}),
+        (OutputSchema(CLOSED, ""), {"name": "answer", "schema": CLOSED, "strict": True}),
+        (
+            OutputSchema(CLOSED, "A", "An A.", strict=True),
+            {"name": "A", "description": "An A.", "schema": CLOSED, "strict": True},
+        ),
+        # the client's own word
+        (OutputSchema(CLOSED, strict=False), {"name": "answer", "schema": CLOSED, "strict": False}),
+        # what OpenAI would refuse if it were called strict
+        (
+            OutputSchema(SCHEMA, "A", "An A."),
+            {"name": "A", "description": "An A.", "schema": SCHEMA, "strict": False},
+        ),
+        (OutputSchema(SCHEMA, strict=False), {"name": "answer", "schema": SCHEMA, "strict": False}),
+    ],
+)
+def test_a_schema_for_the_answer_is_a_text_format_and_strict_where_it_can_be(
+    wanted: OutputSchema, sent: dict[str, Any]
+) -> None:
+    assert body_of(Turn(output_schema=wanted))["text"] == {
+        "format": {"type": "json_schema", **sent}
     }
 
 
 def test_how_much_is_said_goes_along_with_the_format() -> None:
     assert body_of(Turn(verbosity="low"))["text"] == {"verbosity": "low"}
-    assert set(body_of(Turn(verbosity="low", output_schema=SCHEMA))["text"]) == {
+    assert set(body_of(Turn(verbosity="low", output_schema=OutputSchema(SCHEMA)))["text"]) == {
         "format",
         "verbosity",
     }

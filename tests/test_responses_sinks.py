@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -131,6 +132,15 @@ def test_obsidian_gets_blocks_in_the_text_beside_the_items() -> None:
     assert stream(*events, write_xml=True, delimiter="\n--\n")[-1]["response"]["output"] == found
 
 
+def test_the_delimiter_stands_before_a_block_though_text_stands_between() -> None:
+    events: list[Event] = [CALL, TextDelta("and"), SECOND, END]
+    found = body(*events, write_xml=True, delimiter="\n--\n")["output"]
+    texts = [item["content"][0]["text"] for item in found if item["type"] == "message"]
+    first = "<use_tool>\n<name>search</name>\n<q>é <b></q>\n</use_tool>"
+    second = "<use_tool>\n<name>unknown</name>\n</use_tool>"
+    assert texts == [first, f"and\n--\n{second}"]
+
+
 def test_the_response_repeats_the_request() -> None:
     format_ = {"type": "json_schema", "name": "answer", "schema": {"type": "object"}}
     echo = {
@@ -234,4 +244,6 @@ async def test_a_failing_socket_and_a_failing_stream_say_the_same() -> None:
 
 def test_bare_frames_have_nothing_around_them() -> None:
     frames = ResponsesEncoder(options(), BARE).frames([TextDelta("a"), TextDelta("b"), END])
-    assert all(frame.startswith(b"{") and frame.endswith(b"}") for frame in frames)
+    kinds = [json.loads(frame)["type"] for frame in frames]
+    assert (kinds[0], kinds[-1]) == ("response.created", "response.completed")
+    assert kinds.count("response.output_text.delta") == 2

@@ -12,7 +12,8 @@ from pipeline.requests.declared_tools import joined
 from pipeline.requests.responses import ResponsesRequest
 from pipeline.settings import Settings
 from pipeline.turn import NamedTool, Tool, Turn
-from sources.app_server.held import HeldTurn, continues
+from sources.app_server.kept import KeptThread
+from sources.app_server.meaning import Call, digest, without_outputs
 
 HELLO: Json = {"role": "user", "content": "Hello."}
 SCHEMA: Json = {"$schema": "x", "type": "object", "properties": {"q": {}}}
@@ -187,8 +188,8 @@ def test_calls_go_to_the_backend_under_the_names_it_knows(call: Json, name: str)
 NOTES = space("notes", SEARCH)
 TEXT = 'print("hi")'
 MADE = (
-    ("call_a", "exec", '{ "input": "print(\\"hi\\")" }'),
-    ("call_b", "notes__search", '{"q": "a"}'),
+    Call("call_a", "exec", '{ "input": "print(\\"hi\\")" }'),
+    Call("call_b", "notes__search", '{"q": "a"}'),
 )
 """What the model called, to the letter: it writes JSON as it likes."""
 COMES_BACK: list[Json] = [
@@ -203,15 +204,20 @@ OUTPUTS: list[Json] = [
 ]
 
 
-def held(asked: Turn) -> HeldTurn:
+def held(asked: Turn) -> KeptThread:
     session: Any = None
-    return HeldTurn(session, asked, "turn_1", "Wait.", MADE)
+    return KeptThread(session, asked, "Wait.", MADE)
+
+
+def continues(turn: Turn, thread: KeptThread) -> bool:
+    before, outputs = without_outputs(turn.items)
+    return digest(turn, before) in thread.digests and thread.waits_for(outputs)
 
 
 def test_a_follow_up_with_free_text_and_namespaces_continues_a_held_turn() -> None:
     first = turn(EXEC, NOTES)
     second = turn(EXEC, NOTES, items=[HELLO, *COMES_BACK, *OUTPUTS])
-    assert continues(second, held(first), 2)
+    assert continues(second, held(first))
 
 
 def test_a_follow_up_by_the_id_of_the_response_continues_a_held_turn() -> None:
@@ -219,7 +225,7 @@ def test_a_follow_up_by_the_id_of_the_response_continues_a_held_turn() -> None:
     request = ResponsesRequest.from_json({**tools, "input": "Hello."})
     after = {**tools, "input": OUTPUTS, "previous_response_id": "resp_1"}
     second = ResponsesRequest.from_json(after).turn(earlier=[*request.input_items(), *COMES_BACK])
-    assert continues(second, held(request.turn()), 2)
+    assert continues(second, held(request.turn()))
 
 
 @pytest.mark.parametrize(
@@ -230,7 +236,7 @@ def test_a_follow_up_that_tells_of_another_call_continues_nothing(changed: dict[
     back = [*COMES_BACK[:2], {**COMES_BACK[2], **changed}, COMES_BACK[3]]
     outputs = [{**OUTPUTS[0], **{k: v for k, v in changed.items() if k == "call_id"}}, OUTPUTS[1]]
     second = turn(EXEC, NOTES, items=[HELLO, *back, *outputs])
-    assert not continues(second, held(turn(EXEC, NOTES)), 2)
+    assert not continues(second, held(turn(EXEC, NOTES)))
 
 
 def test_the_operators_word_on_parallel_calls_wins() -> None:

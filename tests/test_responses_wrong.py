@@ -149,6 +149,11 @@ WRONG: list[tuple[object, str | None, str]] = [
         "is missing",
     ),
     (
+        item("function_call_output", call_id="c", output={"content": "x", "success": "no"}),
+        "input[0].output.success",
+        "must be true or false",
+    ),
+    (
         item("function_call_output", call_id="c", output={"content": [5]}),
         "input[0].output.content[0]",
         "must be an object",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 
 import pytest
@@ -17,62 +18,131 @@ from pipeline.events import (
     ToolCall,
     ToolOutput,
     TurnEnd,
+    TurnStart,
 )
 from pipeline.ledger import Ledger
 from pipeline.turn import Turn
-from stages.cap_tool_calls import CapToolCalls
-from stages.cut_after_tools import TAIL, CutAfterTools
-from stages.dedup_tool_calls import DedupToolCalls
+from stages.cap_tool_calls import CapOptions, CapToolCalls
+from stages.cut_after_tools import TAIL, CutAfterTools, CutMode, CutOptions
+from stages.dedup_tool_calls import DedupOptions, DedupToolCalls
 from tests.stage_parts import END, USAGE, call, through
 
 # -- cut -----------------------------------------------------------------------------------------
 
 
 def cutter(
-    stop: bool = True, mode: str = "burst", suppress_tail: bool = True
+    stop: bool = True, mode: CutMode = "burst", suppress_tail: bool = True, grace_ms: int = 300
 ) -> Callable[[], CutAfterTools]:
-    assert mode in ("burst", "first")
-    first = mode == "first"
-    return lambda: CutAfterTools(stop, "first" if first else "burst", 0.3, suppress_tail)
+    return partial(CutAfterTools, CutOptions(stop, mode, grace_ms, suppress_tail))
 
 
-def test_a_burst_ends_with_its_response() -> None:
+TOLD, UNTOLD, UNKNOWN = TurnStart("told"), TurnStart("untold"), TurnStart("unknown")
+
+
+def names(events: Sequence[Event]) -> list[str]:
+    return [event.name for event in events if isinstance(event, ToolCall)]
+
+
+@pytest.mark.parametrize("start", [TOLD, UNTOLD, UNKNOWN])
+def test_a_burst_ends_with_its_response(start: TurnStart) -> None:
     late = TextDelta("late", at=0.1)
-    events: list[Event] = [call("a"), call("b"), USAGE, ResponseEnd(at=0.1), late, END]
-    assert through(cutter(), *events) == [*events[:4], TurnEnd("tool_calls", at=0.1)]
+    events: list[Event] = [start, call("a"), call("b"), USAGE, ResponseEnd(at=0.1), late, END]
+    assert through(cutter(), *events) == [*events[:5], TurnEnd("tool_calls", at=0.1)]
 
 
-def test_a_burst_ends_when_the_backend_answers_a_call_itself() -> None:
+@pytest.mark.parametrize("start", [UNTOLD, UNKNOWN])
+def test_a_burst_ends_when_the_backend_answers_a_call_itself(start: TurnStart) -> None:
     output = ToolOutput("call_a", "unsupported call: a", at=0.1)
-    out = through(cutter(), call("a"), output, TextDelta("narration"), END)
-    assert out == [call("a"), output, TurnEnd("tool_calls", at=0.1)]
+    out = through(cutter(), start, call("a"), output, TextDelta("narration"), END)
+    assert out == [start, call("a"), output, TurnEnd("tool_calls", at=0.1)]
+
+
+def test_where_the_end_is_told_an_output_is_not_the_end() -> None:
+    output = ToolOutput("call_a", "unsupported call: a", at=0.1)
+    out = through(cutter(), TOLD, call("a"), output, call("b", at=2.0), ResponseEnd(at=2.0))
+    assert names(out) == ["a", "b"]
+
+
+GAPS = (0.0, 0.2, 0.6, 2.0, 10.0)
+WORK: dict[str, Callable[[float], list[Event]]] = {
+    "silence": lambda _: [],
+    "text": lambda at: [TextDelta("x", at=at)],
+    "reasoning": lambda at: [ReasoningDelta("x", at=at), ReasoningItem("rs", at=at)],
+    "a call being written": lambda at: [CallProgress(at=at)],
+}
+
+
+def slow_burst(calls: int, gap: float, work: str) -> list[Event]:
+    """Calls with a gap before each and behind the last, and something at work in the middle."""
+    events: list[Event] = []
+    for number in range(calls):
+        events += WORK[work](gap * (number + 0.5))
+        events.append(call(f"t{number}", at=gap * (number + 1), index=number))
+    return [*events, *WORK[work](gap * (calls + 0.5)), ResponseEnd(at=gap * (calls + 1))]
+
+
+@pytest.mark.parametrize("work", WORK)
+@pytest.mark.parametrize("gap", GAPS)
+@pytest.mark.parametrize("calls", range(1, 9))
+def test_no_timer_cuts_a_burst_whose_end_is_told(calls: int, gap: float, work: str) -> None:
+    out = through(cutter(), TOLD, *slow_burst(calls, gap, work))
+    assert names(out) == [f"t{number}" for number in range(calls)]
+    assert out[-2:] == [
+        ResponseEnd(at=gap * (calls + 1)),
+        TurnEnd("tool_calls", at=gap * (calls + 1)),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("second", "both"), [(0.29, True), (0.3, False), (5.0, False)], ids=["in", "at", "after"]
+    ("start", "second", "both"),
+    [
+        (UNTOLD, 0.29, True),
+        (UNTOLD, 0.3, False),
+        (UNTOLD, 5.0, False),
+        (UNKNOWN, 4.99, True),
+        (UNKNOWN, 5.0, False),
+        (TOLD, 300.0, True),
+    ],
 )
-def test_a_burst_waits_its_grace_for_the_next_call(second: float, both: bool) -> None:
-    out = through(cutter(), call("a", at=0.0), call("b", at=second), ResponseEnd(at=9.0))
-    assert (call("b", at=second) in out) == both
+def test_how_long_a_burst_waits_for_the_next_call(
+    start: TurnStart, second: float, both: bool
+) -> None:
+    out = through(cutter(), start, call("a"), call("b", at=second), ResponseEnd(at=999.0))
+    assert names(out) == (["a", "b"] if both else ["a"])
     assert isinstance(out[-1], TurnEnd)
+
+
+def test_nothing_that_is_said_of_the_backend_means_that_nothing_is_known() -> None:
+    events = [call("a"), call("b", at=4.9), call("c", at=9.9)]
+    assert through(cutter(), *events)[:2] == events[:2]
+    assert names(through(cutter(), *events)) == ["a", "b"]
+
+
+def test_a_longer_grace_is_kept_where_nothing_is_known() -> None:
+    patient = cutter(grace_ms=20_000)
+    out = through(patient, UNKNOWN, call("a"), call("b", at=19.0), ResponseEnd(at=19.0))
+    assert names(out) == ["a", "b"]
+
+
+@pytest.mark.parametrize("work", [work for work in WORK if work != "silence"])
+def test_what_the_model_writes_restarts_the_grace(work: str) -> None:
+    written = [event for at in range(1, 10) for event in WORK[work](at / 5)]
+    out = through(cutter(), UNTOLD, call("a"), *written, call("b", at=2.0), ResponseEnd(at=2.1))
+    assert names(out) == ["a", "b"]
+    assert not any(isinstance(event, CallProgress) for event in out)
+
+
+@pytest.mark.parametrize(("written", "truncated"), [([CallProgress(at=0.1)], True), ([], False)])
+def test_a_call_that_was_being_written_when_it_was_cut_is_told_of(
+    written: list[Event], truncated: bool
+) -> None:
+    out = through(cutter(), UNTOLD, call("a"), *written, TextDelta("late", at=9.0))
+    assert out[-1] == TurnEnd("tool_calls", calls_truncated=truncated, at=0.4 if written else 0.3)
 
 
 def test_each_call_restarts_the_grace() -> None:
     calls = [call("a", at=0.0), call("b", at=0.25), call("c", at=0.5)]
-    assert through(cutter(), *calls, ResponseEnd(at=0.6))[:3] == calls
-
-
-def test_text_does_not_restart_the_grace() -> None:
-    words = [TextDelta("x", at=at / 10) for at in range(1, 5)]
-    out = through(cutter(), call("a"), *words, call("b", at=0.5), ResponseEnd(at=0.6))
-    assert out == [call("a"), TurnEnd("tool_calls", at=0.3)]
-
-
-def test_a_call_that_is_being_written_is_waited_for() -> None:
-    progress = [CallProgress(at=at / 10) for at in range(1, 10)]
-    out = through(cutter(), call("a"), *progress, call("b", at=1.0), ResponseEnd(at=1.1))
-    assert [event.name for event in out if isinstance(event, ToolCall)] == ["a", "b"]
-    assert not any(isinstance(event, CallProgress) for event in out)
+    assert through(cutter(), UNTOLD, *calls, ResponseEnd(at=0.6))[1:4] == calls
 
 
 def test_before_the_first_call_nothing_is_held_or_timed() -> None:
@@ -120,28 +190,48 @@ def test_a_turn_without_calls_passes_untouched() -> None:
 # -- dedup and cap -------------------------------------------------------------------------------
 
 
+def dedup(enabled: bool = True) -> Callable[[], DedupToolCalls]:
+    return partial(DedupToolCalls, DedupOptions(enabled))
+
+
+def cap(most: int, *, stop: bool = True) -> Callable[[], CapToolCalls]:
+    return partial(CapToolCalls, CapOptions(most), stop=stop)
+
+
 def test_the_same_name_and_arguments_are_forwarded_once_and_numbered_anew() -> None:
     a, b, c = call("a"), ToolCall("call_x", "a", "{}", index=1), call("c", index=2)
-    out = through(DedupToolCalls, a, b, c, END)
+    out = through(dedup(), a, b, c, END)
     assert out == [a, call("c", index=1), END]
 
 
 @pytest.mark.parametrize("other", [ToolCall("call_x", "a", "{ }", 1), ToolCall("x", "b", "{}", 1)])
 def test_other_arguments_or_another_name_make_another_call(other: ToolCall) -> None:
-    assert through(DedupToolCalls, call("a"), other, END) == [call("a"), other, END]
+    assert through(dedup(), call("a"), other, END) == [call("a"), other, END]
 
 
 def test_dedup_switched_off_passes_repeats() -> None:
     events: list[Event] = [call("a"), ToolCall("call_x", "a", "{}", index=1), END]
-    assert through(lambda: DedupToolCalls(enabled=False), *events) == events
+    assert through(dedup(False), *events) == events
 
 
 @pytest.mark.parametrize("most", range(5))
 def test_a_cap_of_n_means_n(most: int) -> None:
     calls = [call(letter, index=index) for index, letter in enumerate("abc")]
-    out = through(lambda: CapToolCalls(most), *calls, END)
+    out = through(cap(most, stop=False), *calls, END)
     kept = calls[: most or None]
     assert out == [*kept, TurnEnd("completed", calls_truncated=len(kept) < 3)]
+
+
+def test_the_first_call_over_the_cap_ends_the_turn() -> None:
+    late = TextDelta("late", at=9.0)
+    calls = [call(letter, at=index, index=index) for index, letter in enumerate("abc")]
+    out = through(cap(1), *calls, late, END)
+    assert out == [calls[0], TurnEnd("tool_calls", calls_truncated=True, at=1.0)]
+
+
+def test_a_cap_that_is_just_reached_cuts_nothing() -> None:
+    events: list[Event] = [call("a"), TextDelta("and on"), END]
+    assert through(cap(1), *events) == events
 
 
 @pytest.mark.parametrize(
@@ -156,7 +246,7 @@ def test_a_cap_of_n_means_n(most: int) -> None:
 )
 def test_the_smallest_wish_for_calls_counts(most: int, turn: Turn, left: int) -> None:
     calls = [call(name, index=index) for index, name in enumerate("abc")]
-    out = through(lambda: CapToolCalls(most), *calls, END, turn=turn)
+    out = through(cap(most), *calls, END, turn=turn)
     assert sum(isinstance(event, ToolCall) for event in out) == left
     (end,) = [event for event in out if isinstance(event, TurnEnd)]
     assert end.calls_truncated is (left < 3)
@@ -164,5 +254,5 @@ def test_the_smallest_wish_for_calls_counts(most: int, turn: Turn, left: int) ->
 
 @pytest.mark.parametrize("turn", [Turn(parallel_tool_calls=False), Turn(legacy_functions=True)])
 def test_a_request_with_room_for_one_call_gets_one(turn: Turn) -> None:
-    out = through(lambda: CapToolCalls(3), call("a"), call("b", index=1), END, turn=turn)
-    assert out == [call("a"), TurnEnd("completed", calls_truncated=True)]
+    out = through(cap(3), call("a"), call("b", index=1), END, turn=turn)
+    assert out == [call("a"), TurnEnd("tool_calls", calls_truncated=True)]

@@ -22,7 +22,7 @@ from pipeline.events import (
 from pipeline.ledger import Ledger
 from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
-from stages.aggregate_tool_calls import AggregateToolCalls
+from stages.aggregate_tool_calls import AggregateOptions, AggregateToolCalls
 from stages.drop_mcp_noise import DropMcpNoise
 from stages.guard_contract import RULES, GuardContract
 from tests.stage_parts import END, USAGE, call, failure_code, through
@@ -176,7 +176,7 @@ def test_a_failed_turn_that_never_ended_keeps_its_failure() -> None:
 
 
 def calls(turn: Turn, policy: Literal["text", "call", "fail"], *events: Event) -> list[Event]:
-    return through(lambda: AggregateToolCalls(policy), *events, turn=turn)
+    return through(lambda: AggregateToolCalls(AggregateOptions(policy)), *events, turn=turn)
 
 
 def test_held_text_keeps_its_choice_and_its_time() -> None:

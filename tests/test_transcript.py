@@ -235,7 +235,7 @@ async def test_at_full_speed_a_replay_sends_what_it_decodes(path: Path) -> None:
 def test_at_full_speed_events_keep_the_stamps_of_the_recording(tmp_path: Path) -> None:
     path = written(tmp_path / "t.jsonl", [*recorded_at(100.0, 100.5), delta("same"), {"at": 0}])
     events = [event for burst in Replay(path).events() for event in burst]
-    assert [event.at for event in events] == [100.0, 100.5, 100.5]
+    assert [event.at for event in events] == [100.0, 100.0, 100.5, 100.5]
 
 
 @pytest.mark.parametrize("speed", [1.0, 2.0, 0.5])
@@ -247,7 +247,7 @@ async def test_in_time_a_replay_keeps_the_recorded_gaps(
     await Replay(path, speed=speed).run(heard)
     gaps = [(at - began) * speed for at in heard.times]
     assert gaps == pytest.approx([0.0, 0.5, 0.5, 3.5])
-    assert stamps(heard) == [100.0, 100.5, 100.5, 103.5]
+    assert stamps(heard) == [100.0, 100.0, 100.5, 100.5, 103.5]
 
 
 async def test_in_time_a_clock_that_was_set_back_costs_nothing(
@@ -257,7 +257,7 @@ async def test_in_time_a_clock_that_was_set_back_costs_nothing(
     heard, began = Heard(), trio.current_time()
     await Replay(path, speed=1.0).run(heard)
     assert [at - began for at in heard.times] == pytest.approx([0.0, 0.0, 1.0])
-    assert stamps(heard) == [100.0, 100.0, 100.0]
+    assert stamps(heard) == [100.0, 100.0, 100.0, 100.0]
 
 
 async def test_messages_that_mean_something_keep_their_pace(
@@ -322,6 +322,7 @@ def test_a_watcher_is_told_of_every_message_and_what_became_of_it(tmp_path: Path
     path.write_bytes(json.dumps(delta("a")).encode() + b'\nbroken\n{"method":"new"}\n')
     list(Replay(path, watch=watch).events())
     assert told == [
+        (0, 1, []),
         (1, 1, []),
         (2, 0, ["a line that is not JSON"]),
         (3, 0, ["unknown method: new"]),
@@ -343,7 +344,7 @@ def test_lines_that_cannot_be_read_are_counted_and_the_rest_is_replayed(tmp_path
 def test_standard_input_is_read_for_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
     line = json.dumps(delta("a")).encode()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(line)))
-    assert [len(burst) for burst in Replay("-").events()] == [1]
+    assert [len(burst) for burst in Replay("-").events()] == [2]
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from pipeline.cli.terminal import Paint
 from pipeline.events import Event
 from pipeline.lane import Lane
 from pipeline.ledger import Ledger, StageLedger, Tally
+from pipeline.recording import Header
 from pipeline.stage import Stage
 from pipeline.transcript import Record
 from sinks.responses_answer import ResponsesAnswer
@@ -55,14 +56,19 @@ def run(options: argparse.Namespace) -> int:
         if len(options.files) > 1:
             print(f"== {path}")
         ledger = Ledger()
-        stages = [s for s in settings.pipeline().open(asked.turn, ledger) if isinstance(s, Stage)]
+        header = Replay(path).header if path != "-" else Header()
+        own = asked.or_recorded(header)
+        stages = [s for s in settings.pipeline().open(own.turn, ledger) if isinstance(s, Stage)]
         with open_dump(settings) as dump:
-            answer = ResponsesAnswer(replayed_responses(settings, asked)) if responses else None
+            answer = (
+                ResponsesAnswer(replayed_responses(settings, own, header)) if responses else None
+            )
             story = Explanation(stages, show_all=options.all, then=dump, answer=answer)
             source = Replay(path, watch=story)
             for _ in source.events():
                 pass
         story.end()
+        ledger.count_delivered(story.delivered)
         print_ledger(ledger, source.decoder.dropped)
     return 0
 
@@ -80,7 +86,10 @@ class Explanation:
     ) -> None:
         self._then = then
         self._answer = answer
-        self._lanes = [Lane((stage,)) for stage in stages]
+        self.delivered = 0
+        self._lane = Lane(stages, self._show)
+        self._books = [_copied(stage.ledger) for stage in stages]
+        """What each stage's books said when they were last shown."""
         self._show_all = show_all
         self._paint = Paint(sys.stdout)
         self._start = 0.0
@@ -90,7 +99,7 @@ class Explanation:
         """Tell of one line of the transcript and what became of it."""
         if self._then is not None:
             self._then(record, events, reasons)
-        if any(lane.done for lane in self._lanes):
+        if self._lane.done:
             self._unread += 1
             return
         events = tuple(events)
@@ -98,37 +107,35 @@ class Explanation:
             shown = record.problem or _short(str(record.message))
             print(self._paint("dim", f"{record.line:>4}  {shown}"))
             print(self._paint("dim", f"      not an event: {', '.join(reasons)}"))
+        lane = self._lane
         for event in events:
+            if lane.done:
+                break
             self._start = self._start or event.at
             print(f"{record.line:>4}  +{event.at - self._start:.3f}s  {describe(event)}")
-            self._through([event], 0)
+            self._deliver(lane.take((event,)), (event,))
 
     def end(self) -> None:
         """The input is over: let the stages give back what they hold, and tell."""
         if self._unread:
             print(self._paint("dim", f"      {self._unread} more lines came late"))
-        for position, lane in enumerate(self._lanes):
-            if lane.done:
-                continue
-            name = lane.stages[0].ledger.name
-            rest = lane.close()
-            if rest:
-                print(f"      {self._paint('cyan', name)}: gives back {_list(rest)}")
-                self._through(rest, position + 1)
+        self._deliver(self._lane.close(), ())
 
-    def _through(self, events: Sequence[Event], position: int) -> None:
-        first = events
-        for lane in self._lanes[position:]:
-            books = lane.stages[0].ledger
-            before = attrs.evolve(books, folded=Tally(books.folded), dropped=Tally(books.dropped))
-            out = lane.take(events)
-            if list(out) != list(events):
-                print(f"      {self._paint('cyan', books.name)}: {_change(before, books, out)}")
-            if lane.done:
-                print(f"      {self._paint('yellow', books.name)}: done; nothing later matters")
-            events = out
-            if not events:
-                return
+    def _show(self, stage: Stage, given: Sequence[Event], returned: Sequence[Event]) -> None:
+        """Tell what a stage did, unless it passed everything on."""
+        books, place = stage.ledger, self._lane.stages.index(stage)
+        before, self._books[place] = self._books[place], _copied(books)
+        if not given and returned:
+            print(f"      {self._paint('cyan', books.name)}: gives back {_list(returned)}")
+        elif list(given) != list(returned):
+            print(f"      {self._paint('cyan', books.name)}: {_change(before, books, returned)}")
+        if stage.done and given:
+            print(f"      {self._paint('yellow', books.name)}: done; nothing later matters")
+
+    def _deliver(self, events: Sequence[Event], first: Sequence[Event]) -> None:
+        if not events:
+            return
+        self.delivered += len(events)
         changed = "" if list(events) == list(first) else f": {_list(events)}"
         print(f"      {self._paint('green', '→ client')}{changed}")
         if self._answer is not None:
@@ -144,6 +151,10 @@ class Explanation:
         if told:
             names = ", ".join(name.removeprefix("response.") for name in told)
             print(self._paint("dim", f"        {names}"))
+
+
+def _copied(books: StageLedger) -> StageLedger:
+    return attrs.evolve(books, folded=Tally(books.folded), dropped=Tally(books.dropped))
 
 
 def _change(before: StageLedger, after: StageLedger, out: Iterable[Event]) -> str:
@@ -176,6 +187,13 @@ def _short(text: str) -> str:
 
 
 def print_ledger(ledger: Ledger, not_events: Counter[str]) -> None:
+    """The books of every stage; what one gave the next one must have taken."""
+    taken = [*(books.taken for books in ledger), ledger.delivered]
+    for books, next_took in zip(ledger, taken[1:], strict=True):
+        if books.given != next_took:
+            raise AssertionError(
+                f"the stage {books.name} gave {books.given} events, and {next_took} were taken"
+            )
     print("\nledger       in  made   out  folded  dropped")
     for books in ledger:
         numbers = f"{books.taken:>5} {books.made:>5} {books.given:>5}"

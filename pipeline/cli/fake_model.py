@@ -21,8 +21,11 @@ it. It needs no login and no network. Ctrl-C ends it.
 
 What it says is chosen by a word in what the user said last:
   {", ".join(SCENARIOS)}, LONG, LOOK
-The name of a tool makes it call the tool; everything else is repeated. So does a line such as
-"CALL readNote {{"path":"a.md"}}", with those arguments, and "RECALL word" finds a word again."""
+The name of a tool makes it call the tool; everything else is repeated. "RECALL word" finds a word
+again. Lines such as these are a script, one response up to each THEN:
+  SAY Let me look.                   WAIT 2       is silent for two seconds
+  CALL readNote {{"path":"a.md"}}      TRICKLE 2    takes so long to write the next call
+  THEN                               goes on once the tools have answered"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

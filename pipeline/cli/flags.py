@@ -11,8 +11,9 @@ from typing import Any
 import attrs
 
 from pipeline.errors import ProxyError, UsageError
-from pipeline.flags import Group
 from pipeline.loose_json import Json, is_json
+from pipeline.options import Group
+from pipeline.recording import Header
 from pipeline.requests.chat import ChatRequest
 from pipeline.requests.responses import ResponsesRequest
 from pipeline.settings import Settings, choices
@@ -95,6 +96,17 @@ class Asked:
 
     turn: Turn
     echo: Json
+    given: bool = False
+    """Whether the flags say anything of it."""
+
+    def or_recorded(self, header: Header) -> Asked:
+        """The request that a recording names, unless the flags describe another."""
+        if header.turn is not None and not self.given:
+            mode = header.turn.output_mode or self.turn.output_mode
+            return attrs.evolve(self, turn=attrs.evolve(header.turn, output_mode=mode))
+        seed = header.request_id if header.turn is None else header.turn.seed
+        named = attrs.evolve(self.turn, seed=seed, request_id=header.request_id)
+        return attrs.evolve(self, turn=named)
 
 
 def asked_by(options: argparse.Namespace, settings: Settings) -> Asked:
@@ -110,7 +122,7 @@ def asked_by(options: argparse.Namespace, settings: Settings) -> Asked:
     turn = attrs.evolve(asked.turn, tools=(*asked.turn.tools, *map(Tool, names)))
     if options.api == "responses":
         turn = settings.on_responses(turn)
-    return Asked(turn, asked.echo)
+    return Asked(turn, asked.echo, given=bool(options.request or names))
 
 
 def _read_chat(body: object) -> Asked:

@@ -25,6 +25,7 @@ from pipeline.cli.terminal import PrettyStream
 from pipeline.errors import Failure, ProxyError, UsageError
 from pipeline.ledger import Ledger
 from pipeline.recipes import chat_options, responses_options
+from pipeline.recording import Header
 from pipeline.settings import Settings
 from pipeline.stage import Sink
 from pipeline.turn import Turn
@@ -73,10 +74,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     settings = settings_from(options)
     asked = asked_by(options, settings)
-    turn = asked.turn
-    stream = not options.no_stream and turn.stream is not False
-    if options.include_usage:
-        turn = evolve(turn, include_usage=True)
     speed, pace = _speed(options.speed), _milliseconds(options.pace)
     statuses = [0]
     with open_dump(settings) as dump:
@@ -84,15 +81,19 @@ def run(options: argparse.Namespace) -> int:
             if len(options.files) > 1 and sys.stdout.isatty():
                 print(f"== {path}")
             source = Replay(path, speed=speed, pace=pace, watch=dump)
-            sink = _sink(options.api, settings, Asked(turn, asked.echo), stream=stream)
-            statuses.append(_status(source, settings, turn, sink))
+            statuses.append(_status(options, source, settings, asked))
     return max(statuses)
 
 
-def _status(source: Replay, settings: Settings, turn: Turn, sink: ReplaySink) -> int:
+def _status(options: argparse.Namespace, source: Replay, settings: Settings, asked: Asked) -> int:
     """Play one turn; the exit status it deserves."""
     try:
-        return 0 if trio.run(_replay, source, settings, turn, sink) else 1
+        asked = asked.or_recorded(source.header)
+        if options.include_usage:
+            asked = evolve(asked, turn=evolve(asked.turn, include_usage=True))
+        stream = not options.no_stream and asked.turn.stream is not False
+        sink = _sink(options.api, settings, asked, source.header, stream=stream)
+        return 0 if trio.run(_replay, source, settings, asked.turn, sink) else 1
     except ProxyError as error:
         _show_error(error)
         return 1
@@ -101,20 +102,39 @@ def _status(source: Replay, settings: Settings, turn: Turn, sink: ReplaySink) ->
         return 2
 
 
-def _sink(api: str, settings: Settings, asked: Asked, *, stream: bool) -> ReplaySink:
+def _sink(
+    api: str, settings: Settings, asked: Asked, header: Header, *, stream: bool
+) -> ReplaySink:
     if api == "chat":
-        options = chat_options(settings, asked.turn)
+        options = chat_options(
+            settings,
+            asked.turn,
+            response_id=_response_id("chatcmpl-", asked.turn),
+            created=int(header.time),
+        )
         return ChatSse(options, _writer()) if stream else ChatJson(options)
-    responses = replayed_responses(settings, asked)
+    responses = replayed_responses(settings, asked, header)
     return ResponsesSse(responses, _writer()) if stream else ResponsesJson(responses)
 
 
-def replayed_responses(settings: Settings, asked: Asked) -> ResponsesOptions:
+def _response_id(prefix: str, turn: Turn) -> str:
+    """The id that the answer had, where it was recorded; else the same one every time."""
+    own = turn.seed.partition("#")[0]
+    return own if own.startswith(prefix) else f"{prefix}{turn.request_id or 1}"
+
+
+def replayed_responses(settings: Settings, asked: Asked, header: Header) -> ResponsesOptions:
     """How a recorded turn is written on the Responses API: the same every time."""
     fixed = responses_options(
-        settings, asked.turn, asked.echo, created=0, include_encrypted=True, new_id=numbered_ids()
+        settings,
+        asked.turn,
+        asked.echo,
+        response_id=_response_id("resp_", asked.turn),
+        created=int(header.time),
+        include_encrypted=True,
+        new_id=numbered_ids(),
     )
-    return evolve(fixed, now=lambda: 0)
+    return evolve(fixed, now=lambda: int(header.time))
 
 
 async def _replay(source: Replay, settings: Settings, turn: Turn, sink: ReplaySink) -> bool:

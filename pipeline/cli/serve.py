@@ -14,7 +14,7 @@ import trio
 
 from pipeline.cli.flags import add_settings, settings_from
 from pipeline.cli.terminal import Paint
-from pipeline.errors import UsageError, only_member
+from pipeline.errors import only_member
 from pipeline.settings import Settings
 
 HELP = "serve the OpenAI API on your Codex login"
@@ -28,8 +28,6 @@ prints; the tools are the client's, and no key is needed on loopback.
 
 Ctrl-C or SIGTERM stops it: answers that run may finish, a second one ends them at once."""
 
-
-MOST_WORKERS = 64
 MOST_FILES = 65_536
 HELLO = '{"model":"%s","stream":true,"messages":[{"role":"user","content":"Hello!"}]}'
 
@@ -45,14 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     settings = settings_from(options)
-    if not 1 <= settings.workers <= MOST_WORKERS:
-        raise UsageError(
-            f"PROXY_WORKERS={settings.workers} is not possible; it takes 1 to {MOST_WORKERS}, and "
-            "more than the machine has cores gain nothing"
-        )
     allow_many_connections()
     # The HTTP server takes half a second to import, which no other command should pay.
-    import_module("pipeline.serve.logs").configure(settings)
+    import_module("pipeline.serve.logs").configure(settings, shared=settings.workers > 1)
     trio.run(_serve, settings, options.demo)
     return 0
 
@@ -68,7 +61,7 @@ def allow_many_connections() -> None:
 
 async def _serve(settings: Settings, demo: bool) -> None:
     several = settings.workers > 1
-    running: Any = import_module(f"pipeline.{'workers.serving' if several else 'serve.running'}")
+    running: Any = import_module(f"pipeline.{'workers.supervisor' if several else 'serve.running'}")
     stop = trio.Event()
     serving = False
 

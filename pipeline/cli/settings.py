@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
+
+import attrs
 
 from pipeline.cli.flags import flag_of, setting_fields, shown
-from pipeline.flags import GROUPS, Group
+from pipeline.options import GROUPS, Group
 from pipeline.settings import Settings, choices
 
 HELP = "list every setting: its variable, its flag, what it takes and what it is now"
@@ -29,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=("text", "env", "markdown"),
         default="text",
-        help="for people, as a file of variables with their defaults, or as the README's table",
+        help="for people, as a file of variables with their defaults, or as docs/settings.md",
     )
 
 
@@ -66,14 +68,21 @@ def as_env() -> str:
 
 
 def as_markdown() -> str:
-    rows = ["| variable, flag | default | takes | what it does |", "|---|---|---|---|"]
-    for field in setting_fields():
-        default = f"`{shown(field.default)}`" if field.default != "" else ""
-        help_text = field.metadata["help"].replace("<", "\\<")
-        takes = choices(field).replace("|", "\\|")
-        names = f"`{field.metadata['env']}` `{flag_of(field)}`"
-        rows.append(f"| {names} | {default} | {takes} | {help_text} |")
-    return "\n".join(rows)
+    """A table for every group, under a heading."""
+    parts: list[str] = []
+    for group in GROUPS:
+        rows = ["| variable, flag | default | takes | what it does |", "|---|---|---|---|"]
+        rows += map(_row, setting_fields(group))
+        title = TITLES[group]
+        parts += [f"## {title[0].upper()}{title[1:]}", "\n".join(rows)]
+    return "\n\n".join(parts)
+
+
+def _row(field: attrs.Attribute[Any]) -> str:
+    default = f"`{shown(field.default)}`" if field.default != "" else ""
+    help_text = field.metadata["help"].replace("<", "\\<")
+    takes = choices(field).replace("|", "\\|")
+    return f"| `{field.metadata['env']}` `{flag_of(field)}` | {default} | {takes} | {help_text} |"
 
 
 def _wrapped(text: str) -> Iterator[str]:

@@ -6,22 +6,27 @@ import argparse
 import os
 import sys
 from time import perf_counter
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias
 
 import httpx
 import trio
 
-from pipeline.cli.smoke_checks import CHECKS, Check, Target, UndecidedError, WrongError
+from pipeline.cli.smoke_checks import CHECKS, Check
+from pipeline.cli.smoke_target import Target, UndecidedError, WrongError
 from pipeline.cli.terminal import Paint
 from pipeline.errors import UsageError
 
 HELP = "try a running server: calls, streams, aborts, errors; one line each"
 DESCRIPTION = """\
-Ask a running server for everything a client needs: text and calls, streamed and not, structured and
-written as text, the round trip of a tool, a client that leaves, errors. One line each; the exit
-code is 0 when all of it works. With a real model it costs some tokens.
+Ask a running server for everything a client needs, over Chat Completions and Responses, streamed
+and not: text, calls, several calls in one turn and some seconds apart, calls written as text, the
+round trip of a tool, a client that leaves, errors. One line each: ok, WRONG, or n/a where the model
+did not do what the check needs. The exit code is 1 when something is WRONG, else 0. With a real
+model it costs some tokens.
 
   python -m pipeline smoke http://127.0.0.1:11435"""
+Outcome: TypeAlias = Literal["ok", "n/a", "WRONG"]
+COLOURS: Final[dict[Outcome, str]] = {"ok": "green", "n/a": "yellow", "WRONG": "red"}
 STRANGE = (httpx.HTTPError, KeyError, IndexError, TypeError, ValueError)
 """What an answer that is no answer of ours leads to."""
 
@@ -51,9 +56,10 @@ async def _run(url: str, key: str, model: str | None, seconds: float) -> int:
     async with httpx.AsyncClient(headers=headers, timeout=seconds, trust_env=False) as client:
         target = Target(client, url, model or await _first_model(client, url))
         outcomes = [await _try(name, check, target) for name, check in CHECKS.items()]
-    failed = outcomes.count(False)
-    print(f"\n{len(outcomes) - failed} of {len(outcomes)} fine, with the model {target.model}")
-    return 1 if failed else 0
+    fine, wrong, undecided = (outcomes.count(one) for one in ("ok", "WRONG", "n/a"))
+    told = f"{fine} of {len(outcomes)} fine, {wrong} wrong, {undecided} n/a"
+    print(f"\n{told}, with the model {target.model}")
+    return 1 if wrong else 0
 
 
 async def _first_model(client: httpx.AsyncClient, url: str) -> str:
@@ -66,19 +72,21 @@ async def _first_model(client: httpx.AsyncClient, url: str) -> str:
         raise UsageError(f"{url} lists no models; name one with --model") from None
 
 
-async def _try(name: str, check: Check, target: Target) -> bool:
-    """Run a check and print its line; whether nothing was wrong."""
+async def _try(name: str, check: Check, target: Target) -> Outcome:
+    """Run a check and print its line."""
     paint = Paint(sys.stdout)
     began = perf_counter()
-    good = True
+    outcome: Outcome = "WRONG"
     try:
-        result = f"{paint('green', 'ok')}    {name}: {await check(target)}"
+        told = await check(target)
+        outcome = "ok"
     except UndecidedError as reason:
-        result = f"{paint('yellow', 'n/a')}   {name}: {reason}"
+        told, outcome = str(reason), "n/a"
     except WrongError as problem:
-        good, result = False, f"{paint('red', 'WRONG')} {name}: {problem}"
+        told = str(problem)
     except STRANGE as problem:
-        good = False
-        result = f"{paint('red', 'WRONG')} {name}: {type(problem).__name__}: {problem}"
-    print(f"{result} {paint('dim', f'({perf_counter() - began:.2f} s)')}", flush=True)
-    return good
+        told = f"{type(problem).__name__}: {problem}"
+    mark = paint(COLOURS[outcome], outcome) + " " * (5 - len(outcome))
+    took = paint("dim", f"({perf_counter() - began:.2f} s)")
+    print(f"{mark} {name}: {told} {took}", flush=True)
+    return outcome

@@ -4,115 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final, TypeAlias
+from time import perf_counter
+from typing import Final, TypeAlias
 
 import httpx
 import msgspec
-from attrs import frozen
 
-from pipeline.cli.terminal import frames
+from pipeline.cli.smoke_target import (
+    CHAT,
+    RESPONSES,
+    TOOLS,
+    Answer,
+    Api,
+    Target,
+    UndecidedError,
+    must,
+)
+from sources.demo.script import SCENARIOS
 
-LOOKUP: Final[dict[str, Any]] = {
-    "type": "function",
-    "function": {
-        "name": "localSearch",
-        "description": "Searches the user's notes.",
-        "parameters": {
-            "type": "object",
-            "properties": {"query": {"type": "string"}},
-            "required": ["query"],
-        },
-    },
-}
+# The words in capitals make the scripted model do what the other words ask of a real one.
 BLOCK: Final = "<use_tool>\n<name>localSearch</name>\n<query>smoke</query>\n</use_tool>"
 CALL_IT: Final = "Call the tool localSearch with the query smoke. Say nothing else."
 WRITE_IT: Final = (
     "This is a test called USETOOL : do not call a tool. Write these four lines as plain text, "
     f"exactly as they stand, and nothing else:\n{BLOCK}"
 )
+CALL_BOTH: Final = (
+    "This is a test called BURST : call both of your tools now, one right after the other, before "
+    "you see the output of any of them. Say nothing else."
+)
+CALL_SLOWLY: Final = (
+    "This is a test called SLOWBURST : call both of your tools now, before you see the output of "
+    "any of them, and think for two seconds between the calls. Say nothing else."
+)
+"""Neither names a tool: a scripted model that does not know the test then makes no call."""
 TALK: Final = "This is a test called LONG : count from one to two hundred in words."
-
-
-class WrongError(Exception):
-    """The server did something else than it must."""
-
-
-class UndecidedError(Exception):
-    """The model did not play along, so nothing was learnt of the server."""
-
-
-@frozen
-class Answer:
-    """What a client understands of an answer, however it came."""
-
-    text: str
-    calls: list[dict[str, Any]]
-    finish: str | None
-
-
-@frozen
-class Target:
-    """The server under test."""
-
-    client: httpx.AsyncClient
-    url: str
-    model: str
-
-    async def post(self, body: object, **options: Any) -> httpx.Response:
-        content = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        return await self.client.post(f"{self.url}/v1/chat/completions", content=content, **options)
-
-    def request(self, said: str, *, tools: bool = False, stream: bool = False) -> dict[str, Any]:
-        request: dict[str, Any] = {
-            "model": self.model,
-            "stream": stream,
-            "messages": [{"role": "user", "content": said}],
-        }
-        return request | ({"tools": [LOOKUP]} if tools else {})
-
-    async def ask(self, request: dict[str, Any]) -> Answer:
-        """Send a request and read its whole answer, streamed or not."""
-        response = await self.post(request)
-        if response.status_code != 200:
-            raise WrongError(f"status {response.status_code}: {response.text[:200]}")
-        if request["stream"]:
-            return read_stream(response.content)
-        choice = response.json()["choices"][0]
-        message = choice["message"]
-        return Answer(
-            message["content"] or "", message.get("tool_calls", []), choice["finish_reason"]
-        )
-
-
-def read_stream(data: bytes) -> Answer:
-    """A stream as its client folds it; WrongError where it is out of order."""
-    text, calls, finishes = "", list[dict[str, Any]](), list[str]()
-    seen = list(frames(data))
-    if [kind for kind, _ in seen if kind == "done"] != ["done"] or seen[-1][0] != "done":
-        raise WrongError("the stream does not end with one [DONE]")
-    for kind, value in seen:
-        if kind != "data":
-            continue
-        if "error" in value:
-            raise WrongError(f"the stream failed: {value['error']['message']}")
-        for choice in value["choices"]:
-            if finishes:
-                raise WrongError("something came after the finish")
-            delta = choice["delta"]
-            text += delta.get("content") or ""
-            calls += delta.get("tool_calls", [])
-            finishes += [choice["finish_reason"]] if choice["finish_reason"] else []
-    if len(finishes) != 1:
-        raise WrongError(f"{len(finishes)} finish reasons came, and one must")
-    return Answer(text, calls, finishes[0])
-
-
-def must(truth: object, otherwise: str) -> None:
-    if not truth:
-        raise WrongError(otherwise)
-
-
-# -- the checks ------------------------------------------------------------------------------------
+GREET: Final = "This is a test called TEXT : say hello."
+GREETING: Final[str] = SCENARIOS["TEXT"].items[0]["text"]
 
 Check: TypeAlias = Callable[[Target], Awaitable[str]]
 
@@ -126,27 +54,31 @@ async def models(target: Target) -> str:
     return f"{len(names)} models"
 
 
-def text(stream: bool) -> Check:
+# -- answers ---------------------------------------------------------------------------------------
+
+
+def text(api: Api, stream: bool) -> Check:
     async def check(target: Target) -> str:
-        answer = await target.ask(target.request("Say hello.", stream=stream))
+        request = api.request("Say hello.", tools=False)
+        answer = await target.ask(api, request, stream=stream)
         must(answer.text, "there is no text")
-        must(answer.finish == "stop", f"finish_reason is {answer.finish}")
+        must(answer.finish == "stop", f"it finished with {answer.finish}")
         return f"{len(answer.text)} characters"
 
     return check
 
 
-def call(stream: bool) -> Check:
+def call(api: Api, stream: bool) -> Check:
     async def check(target: Target) -> str:
-        answer = await target.ask(target.request(CALL_IT, tools=True, stream=stream))
+        answer = await target.ask(api, api.request(CALL_IT, tools=True), stream=stream)
         return check_call(answer)
 
     return check
 
 
-def written_call(stream: bool) -> Check:
+def written_call(api: Api, stream: bool) -> Check:
     async def check(target: Target) -> str:
-        answer = await target.ask(target.request(WRITE_IT, tools=True, stream=stream))
+        answer = await target.ask(api, api.request(WRITE_IT, tools=True), stream=stream)
         must("<use_tool>" not in answer.text, "the block reached the client as text")
         if not answer.calls:
             raise UndecidedError("the model wrote no block")
@@ -157,33 +89,65 @@ def written_call(stream: bool) -> Check:
 
 def check_call(answer: Answer) -> str:
     must(len(answer.calls) == 1, f"{len(answer.calls)} calls came, and one must")
-    must(answer.finish == "tool_calls", f"finish_reason is {answer.finish}")
-    (made,) = answer.calls
-    function = made["function"]
-    must(made["id"] and made["type"] == "function", "the call has no id or type")
+    check_calls(answer)
+    function = answer.calls[0]["function"]
     must(function["name"] == "localSearch", f"the call is of {function['name']}")
-    arguments = msgspec.json.decode(function["arguments"])
-    must(isinstance(arguments, dict), "the arguments are no object")
     return f"{function['name']} {function['arguments'][:40]}"
 
 
-async def tool_loop(target: Target) -> str:
-    """takes a tool's output and goes on to the answer"""
-    request = target.request(CALL_IT, tools=True)
-    answer = await target.ask(request)
-    check_call(answer)
-    output = {"role": "tool", "tool_call_id": answer.calls[0]["id"], "content": "three notes"}
-    said = {"role": "assistant", "content": answer.text or None, "tool_calls": answer.calls}
-    final = await target.ask(request | {"messages": [*request["messages"], said, output]})
-    must(final.text or final.calls, "there is no answer")
-    return f"{len(final.text)} characters"
+def check_calls(answer: Answer) -> None:
+    must(answer.finish == "tool_calls", f"finish_reason is {answer.finish}, and not tool_calls")
+    for made in answer.calls:
+        function = made["function"]
+        must(made["id"] and made["type"] == "function", "a call has no id or type")
+        must(function["name"] in TOOLS, f"a call is of {function['name']}, which nobody declared")
+        arguments = msgspec.json.decode(function["arguments"])
+        must(isinstance(arguments, dict), "the arguments are no object")
+    ids = {made["id"] for made in answer.calls}
+    must(len(ids) == len(answer.calls), "two calls have the same id")
+
+
+def several_calls(api: Api, stream: bool, said: str = CALL_BOTH) -> Check:
+    async def check(target: Target) -> str:
+        began = perf_counter()
+        answer = await target.ask(api, api.request(said, tools=True), stream=stream)
+        took = perf_counter() - began
+        if answer.calls:
+            check_calls(answer)
+        if len(answer.calls) < 2:
+            # Whether a second call was lost or never made can be known of a scripted model only.
+            known = bool(answer.calls) and not answer.limited and await is_scripted(target)
+            must(not known, "the model made several calls, and one of them came")
+            why = "the server is set to forward fewer" if answer.limited else "the model made fewer"
+            raise UndecidedError(f"{len(answer.calls)} calls came; {why}")
+        return f"{len(answer.calls)} calls in {took:.1f} s"
+
+    return check
+
+
+async def is_scripted(target: Target) -> bool:
+    """Whether the model is the one of `serve --demo`, whose every word is known."""
+    answer = await target.ask(CHAT, CHAT.request(GREET, tools=False))
+    return answer.text == GREETING
+
+
+def tool_loop(api: Api, stream: bool) -> Check:
+    async def check(target: Target) -> str:
+        request = api.request(CALL_IT, tools=True)
+        answer = await target.ask(api, request, stream=stream)
+        check_call(answer)
+        follow_up = api.with_outputs(request, answer, "three notes")
+        final = await target.ask(api, follow_up, stream=stream)
+        must(final.text or final.calls, "there is no answer")
+        return f"{len(final.text)} characters"
+
+    return check
 
 
 async def abort(target: Target) -> str:
     """lets a client leave in the middle, and serves the next"""
-    request = target.request(TALK, stream=True)
-    url = f"{target.url}/v1/chat/completions"
-    async with target.client.stream("POST", url, json=request) as response:
+    request = {"model": target.model, "stream": True, **CHAT.request(TALK, tools=False)}
+    async with target.client.stream("POST", f"{target.url}{CHAT.path}", json=request) as response:
         must(response.status_code == 200, f"status {response.status_code}")
         chunks = response.aiter_raw()
         await anext(chunks)
@@ -191,14 +155,16 @@ async def abort(target: Target) -> str:
         with suppress(httpx.HTTPError, httpx.StreamError):
             async for _ in chunks:  # a closed response lets all of httpx's generators end
                 pass
-    await text(stream=True)(target)
+    await text(CHAT, stream=True)(target)
     return "left after the first bytes"
 
 
-def error(body: object, status: int, param: str | None = None) -> Check:
+# -- errors ----------------------------------------------------------------------------------------
+
+
+def error(api: Api, body: object, status: int, param: str | None = None) -> Check:
     async def check(target: Target) -> str:
-        response = await target.post(body)
-        return check_error(response, status, param)
+        return check_error(await target.post(api.path, body), status, param)
 
     return check
 
@@ -225,18 +191,30 @@ async def wrong_key(target: Target) -> str:
     return check_error(await target.client.get(f"{target.url}/v1/models", headers=wrong), 401)
 
 
+def _answers(api: Api) -> dict[str, Check]:
+    checks: dict[str, Callable[[Api, bool], Check]] = {
+        "text": text,
+        "a structured call": call,
+        "a written call": written_call,
+        "several calls": several_calls,
+        "a call, its output, the answer": tool_loop,
+    }
+    both = {
+        f"{api.name}: {name}{', streamed' if stream else ''}": check(api, stream)
+        for name, check in checks.items()
+        for stream in (False, True)
+    }
+    return both | {f"{api.name}: a slow burst, streamed": several_calls(api, True, CALL_SLOWLY)}
+
+
 CHECKS: Final[dict[str, Check]] = {
     "models are listed": models,
-    "text": text(stream=False),
-    "text, streamed": text(stream=True),
-    "a structured call": call(stream=False),
-    "a structured call, streamed": call(stream=True),
-    "a written call": written_call(stream=False),
-    "a written call, streamed": written_call(stream=True),
-    "a call, its output, the answer": tool_loop,
+    **_answers(CHAT),
+    **_answers(RESPONSES),
     "a client leaves, the next is served": abort,
-    "an error: no JSON": error(b"{", 400),
-    "an error: a wrong field": error({"model": "x", "messages": "hello"}, 400, "messages"),
+    "an error: no JSON": error(CHAT, b"{", 400),
+    "an error: a wrong field": error(CHAT, {"model": "x", "messages": "hello"}, 400, "messages"),
+    "an error: a wrong input": error(RESPONSES, {"model": "x", "input": 7}, 400, "input"),
     "an error: an unknown route": unknown_route,
     "an error: a wrong key": wrong_key,
 }

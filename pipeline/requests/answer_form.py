@@ -1,15 +1,24 @@
-"""How a Responses request wants its answer: its form, its length, and the thinking behind it."""
+"""How a request wants its answer: its form, its length, and the thinking behind it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from attrs import frozen
 
 from pipeline.loose_json import as_json, is_json
 from pipeline.requests.ignored import names_of, unread
-from pipeline.requests.structure import WrongError, by_type, exactly, structures, wanted
+from pipeline.requests.structure import (
+    WrongError,
+    by_type,
+    exactly,
+    refusal,
+    structures,
+    wanted,
+)
+from pipeline.strict_schema import first_violation
+from pipeline.turn import OutputSchema
 
 Verbosity: TypeAlias = Literal["low", "medium", "high"]
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -22,8 +31,24 @@ LONGEST_VALUE: Final = 512
 class Form:
     """The form of the text: free, any JSON object, or JSON of a schema."""
 
-    schema: dict[str, Any] | None = None
+    schema: OutputSchema | None = None
     json_object: bool = False
+
+    def output_schema(self, param: str) -> OutputSchema | None:
+        """The schema that was asked for; `param` is where it stands in the request.
+
+        ProxyError where it is asked to be strict, and no model takes it so.
+        """
+        if self.schema is None or not self.schema.strict:
+            return self.schema
+        if found := first_violation(self.schema.schema):
+            raise refusal(
+                param,
+                f"cannot be strict: at {found.place:.200}, {found.problem}; change the schema, or "
+                "send strict: false",
+                code="invalid_json_schema",
+            )
+        return self.schema
 
 
 @frozen
@@ -65,29 +90,23 @@ class Number:
 
 
 @frozen
-class _Schema:
-    schema: dict[str, Any]
-    name: str | None = None
+class FreeText:
+    """Any text."""
 
 
 @frozen
-class _Text:
-    """Free text, which needs no more words."""
-
-
-@frozen
-class _JsonObject:
+class AnyObject:
     """Any JSON object."""
 
 
 @structures(Form)
 def _form(value: object) -> Form:
-    forms = {"text": _Text, "json_object": _JsonObject, "json_schema": _Schema}
+    forms = {"text": FreeText, "json_object": AnyObject, "json_schema": OutputSchema}
     match by_type(value, forms):
-        case _Schema(schema):
+        case OutputSchema() as schema:
             return Form(schema=schema)
         case form:
-            return Form(json_object=isinstance(form, _JsonObject))
+            return Form(json_object=isinstance(form, AnyObject))
 
 
 @structures(Number)
@@ -120,4 +139,4 @@ def text_without_effect(text: object) -> Iterator[str]:
     yield from unread(wish, names_of(TextWish), "text.")
     form = as_json(wish.get("format"))
     if is_json(form) and form.get("type") == "json_schema":
-        yield from unread(form, ("type", *names_of(_Schema)), "text.format.")
+        yield from unread(form, ("type", *names_of(OutputSchema)), "text.format.")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import Collection, Iterator
+from typing import Final, Literal, TypeAlias
 
 from attrs import evolve, field, frozen
 
 from pipeline.loose_json import Json, as_json, is_json, is_list
+from pipeline.requests.answer_form import AnyObject, Form, FreeText, Verbosity
 from pipeline.requests.conversation import conversation
-from pipeline.requests.ignored import listed, names_of, refuse, unread
+from pipeline.requests.ignored import listed, names_of, unread
 from pipeline.requests.messages import Message
+from pipeline.requests.options import RequestOptions
 from pipeline.requests.structure import (
     OMIT,
     WrongError,
@@ -22,8 +24,7 @@ from pipeline.requests.structure import (
     wanted,
 )
 from pipeline.requests.tools import Choice, FunctionSpec, LegacyChoice, Offer, ToolSpec, offer
-from pipeline.settings import Settings
-from pipeline.turn import OutputMode, Turn
+from pipeline.turn import OutputMode, OutputSchema, Turn
 
 MOST_CHOICES: Final = 8
 MOST_STOPS: Final = 4
@@ -51,11 +52,8 @@ class Reasoning:
 
 
 @frozen
-class ResponseFormat:
-    """The form of the answer: free, any JSON object, or JSON of a schema."""
-
-    schema: dict[str, Any] | None = None
-    json_object: bool = False
+class ResponseFormat(Form):
+    """The form of the answer, which a chat request writes with one more level."""
 
 
 @frozen
@@ -86,6 +84,8 @@ class ChatRequest:
     response_format: ResponseFormat = ResponseFormat()
     reasoning_effort: Effort | None = None
     reasoning: Reasoning = Reasoning()
+    verbosity: Verbosity | None = None
+    prompt_cache_key: str | None = None
     ignored: tuple[str, ...] = field(default=(), metadata=OMIT)
     """The parameters that were given and have no effect, in the order they came."""
 
@@ -96,10 +96,13 @@ class ChatRequest:
             raise WrongError(f"must be from 1 to {MOST_CHOICES}", ".n")
 
     @classmethod
-    def from_json(cls, body: object, *, partial: bool = False) -> ChatRequest:
+    def from_json(
+        cls, body: object, *, partial: bool = False, without_effect: Collection[str] = ()
+    ) -> ChatRequest:
         """Check and structure a decoded body; ProxyError names the field that is wrong.
 
         A `partial` request needs no model and no messages: enough to replay an answer with.
+        Fields that the backend has no use for are named in `without_effect`.
         """
         given = body
         if is_json(body):  # null stands for a parameter that is not given
@@ -110,17 +113,22 @@ class ChatRequest:
                 raise refusal(name, "is missing; a request needs a model and messages")
         if not request.messages and not partial:
             raise refusal("messages", "is empty; send at least one message")
-        return evolve(request, ignored=listed(request._without_effect(as_json(given))))  # noqa: SLF001
+        ignored = request._without_effect(as_json(given), without_effect)  # noqa: SLF001
+        return evolve(request, ignored=listed(ignored))
 
-    def refuse_ignored(self) -> None:
-        """Raise ProxyError for the first parameter that has no effect, if there is one."""
-        refuse(self.ignored)
+    @property
+    def strict_tools(self) -> tuple[str, ...]:
+        """Where a tool is asked to be strict: without effect on a backend that has no such wish."""
+        nested = {f"tools[{at}].function": tool.function for at, tool in enumerate(self.tools)}
+        legacy = {f"functions[{at}]": one for at, one in enumerate(self.functions)}
+        declared = legacy if self._legacy else nested
+        return tuple(f"{place}.strict" for place, spec in declared.items() if spec and spec.strict)
 
     def turn(
-        self, settings: Settings | None = None, *, output_mode: OutputMode | None = None
+        self, settings: RequestOptions | None = None, *, output_mode: OutputMode | None = None
     ) -> Turn:
         """One answer's worth of this request; ProxyError where its fields do not fit together."""
-        settings = settings or Settings()
+        settings = settings or RequestOptions()
         said = conversation(self.messages, system=not settings.ignore_client_system_prompt)
         offered = self._offer()
         effort = self.reasoning_effort or self.reasoning.effort
@@ -133,7 +141,7 @@ class ChatRequest:
             tool_choice=offered.choice,
             effort=effort,
             summary=self.reasoning.summary or _summary(effort),
-            output_schema=self.response_format.schema,
+            output_schema=self.response_format.output_schema("response_format.json_schema.schema"),
             base_instructions=settings.base_instructions or None,
             parallel_tool_calls=settings.calls_in_parallel(self.parallel_tool_calls),
             legacy_functions=self._legacy,
@@ -141,6 +149,8 @@ class ChatRequest:
             output_mode=output_mode,
             stream=self.stream,
             stop=self.stop.sequences,
+            verbosity=self.verbosity,
+            prompt_cache_key=self.prompt_cache_key,
         )
 
     # -- tools -----------------------------------------------------------------------------------
@@ -161,9 +171,9 @@ class ChatRequest:
         }
         return offer(declared, self.tool_choice)
 
-    def _without_effect(self, given: Json) -> Iterator[str]:
-        """The names in `given` that nothing here reads, in their order."""
-        read = set(names_of(ChatRequest))
+    def _without_effect(self, given: Json, of_no_use: Collection[str]) -> Iterator[str]:
+        """The names in `given` that nothing reads, here or in the backend, in their order."""
+        read = set(names_of(ChatRequest)).difference(of_no_use)
         read -= {"tool_choice"} if self._legacy else {"functions", "function_call"}
         for name, value in given.items():
             match name:
@@ -177,7 +187,7 @@ class ChatRequest:
                     yield from unread(as_json(value), names_of(Reasoning), f"{name}.")
                 case "response_format":
                     schema = as_json(as_json(value).get("json_schema"))
-                    yield from unread(schema, names_of(_Schema), f"{name}.json_schema.")
+                    yield from unread(schema, names_of(OutputSchema), f"{name}.json_schema.")
                 case _:
                     yield from unread({name: value}, read)
 
@@ -195,34 +205,18 @@ def _summary(effort: str | None) -> str | None:
 
 
 @frozen
-class _Schema:
-    schema: dict[str, Any]
-    name: str | None = None
-
-
-@frozen
 class _JsonSchema:
-    json_schema: _Schema
-
-
-@frozen
-class _Text:
-    """Free text, which needs no more words."""
-
-
-@frozen
-class _JsonObject:
-    """Any JSON object."""
+    json_schema: OutputSchema
 
 
 @structures(ResponseFormat)
 def _response_format(value: object) -> ResponseFormat:
-    forms = {"text": _Text, "json_object": _JsonObject, "json_schema": _JsonSchema}
+    forms = {"text": FreeText, "json_object": AnyObject, "json_schema": _JsonSchema}
     match by_type(value, forms):
-        case _JsonSchema(wanted):
-            return ResponseFormat(schema=wanted.schema)
+        case _JsonSchema(schema):
+            return ResponseFormat(schema=schema)
         case form:
-            return ResponseFormat(json_object=isinstance(form, _JsonObject))
+            return ResponseFormat(json_object=isinstance(form, AnyObject))
 
 
 @structures(Stop)

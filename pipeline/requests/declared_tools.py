@@ -199,16 +199,24 @@ def toolbox(lists: Mapping[str, Sequence[Declared]]) -> Toolbox:
 
 def hosted(place: str, tools: Sequence[Declared]) -> Iterator[str]:
     """The tools that nobody runs here, by where they stand and what they are."""
+    return (f"{at}.{tool.type}" for at, tool in _singles(place, tools) if isinstance(tool, Hosted))
+
+
+def strict(place: str, tools: Sequence[Declared]) -> Iterator[str]:
+    """Where a function asks that its calls follow its schema to the letter."""
+    for at, tool in _singles(place, tools):
+        if isinstance(tool, FunctionSpec) and tool.strict:
+            yield f"{at}.strict"
+
+
+def _singles(place: str, tools: Sequence[Declared]) -> Iterator[tuple[str, Single]]:
+    """Every tool, those within namespaces included, by where it stands."""
     for number, declared in enumerate(tools):
-        match declared.what:
-            case Hosted(kind):
-                yield f"{place}[{number}].{kind}"
-            case Namespace(tools=members):
-                for inner, member in enumerate(members):
-                    if isinstance(member.what, Hosted):
-                        yield f"{place}[{number}].tools[{inner}].{member.what.type}"
-            case _:
-                continue
+        if isinstance(declared.what, Namespace):
+            for inner, member in enumerate(declared.what.tools):
+                yield f"{place}[{number}].tools[{inner}]", member.what
+        else:
+            yield f"{place}[{number}]", declared.what
 
 
 def joined(namespace: str, name: str) -> str:

@@ -152,6 +152,5 @@ class _Calls:
             )
             raise refusal(f"{at}.call_id", f"is {answer.call_id!r:.100}, the id of {problem}")
         self._answered.add(answer.call_id)
-        content = answer.output.content
-        output = content.said("input_text")
+        output = answer.output.told()
         return {"type": "function_call_output", "call_id": found, "output": output}

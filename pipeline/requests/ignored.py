@@ -17,9 +17,7 @@ _SO_ANYWAY: Final[dict[str, tuple[Any, ...]]] = {
     "logprobs": (False,),
     "modalities": (["text"],),
     "stream_options.include_obfuscation": (False,),
-    "response_format.json_schema.strict": (True,),
     "service_tier": ("auto", "default"),
-    "text.format.strict": (True,),
     "top_logprobs": (0,),
     "truncation": ("disabled",),
 }

@@ -206,10 +206,13 @@ def _input(value: object) -> Input:
 def _output(value: object) -> Output:
     """Words, parts, or the older form of a failure: {content, success}."""
     if is_json(value):
+        success = value.get("success", True)
+        if success is not None and not isinstance(success, bool):
+            raise WrongError(wanted("true or false", success).problem, ".success")
         for name in ("content", "content_items"):
             if isinstance(value.get(name), str | list):
                 try:
-                    return Output(made(value[name], Content))
+                    return Output(made(value[name], Content), success is not False)
                 except WrongError as error:
                     raise WrongError(error.problem, f".{name}{error.at}") from None
         raise WrongError("is missing; it must be a string or an array of parts", ".content")

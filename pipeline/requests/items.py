@@ -11,6 +11,8 @@ from pipeline.requests.declared_tools import Declared
 from pipeline.requests.parts import Content
 from pipeline.requests.structure import WrongError
 
+TOOL_FAILED: Final = "[the tool call failed]\n"
+"""What the model reads before the output of a tool that failed."""
 MADE_UP: Final = "item_"
 """How ids begin that are given here to items without one. OpenAI opens sealed reasoning under its
 own id, or without any, but under no other."""
@@ -57,6 +59,16 @@ class Output:
     """What a tool gave back."""
 
     content: Content
+    success: bool = True
+
+    def told(self) -> str | list[Json]:
+        """The output as an item has it. An item cannot say that a tool failed, so words do."""
+        said = self.content.said("input_text")
+        if self.success:
+            return said
+        if isinstance(said, str):
+            return TOOL_FAILED + said
+        return [{"type": "input_text", "text": TOOL_FAILED}, *said]
 
 
 @frozen

@@ -18,16 +18,16 @@ from pipeline.requests.answer_form import (
     text_without_effect,
 )
 from pipeline.requests.chat import AS_JSON
-from pipeline.requests.declared_tools import Declared, hosted, toolbox
+from pipeline.requests.declared_tools import Declared, hosted, strict, toolbox
 from pipeline.requests.echo import echo, shown
 from pipeline.requests.history import declared_within, history, latest_effort, placed
-from pipeline.requests.ignored import listed, names_of, refuse, unread
+from pipeline.requests.ignored import listed, names_of, unread
 from pipeline.requests.input_items import structured_items
 from pipeline.requests.items import Input, LeftOut, MoreTools, Trigger, Update
+from pipeline.requests.options import RequestOptions
 from pipeline.requests.structure import OMIT, WrongError, refusal, structured
 from pipeline.requests.tool_pick import Pick
 from pipeline.requests.tools import chosen
-from pipeline.settings import Settings
 from pipeline.turn import OutputMode, Turn
 
 SEALED_REASONING: Final = "reasoning.encrypted_content"
@@ -126,9 +126,16 @@ class ResponsesRequest:
         request = evolve(request, given=given)
         return evolve(request, ignored=listed(request._without_effect()))  # noqa: SLF001
 
-    def refuse_ignored(self) -> None:
-        """Raise ProxyError for the first parameter that has no effect, if there is one."""
-        refuse(self.ignored)
+    @property
+    def strict_tools(self) -> tuple[str, ...]:
+        """Where a tool is asked to be strict: without effect on a backend that has no such wish."""
+        within = {
+            f"input[{number}].tools": item.what.tools
+            for number, item in enumerate(self.input.items)
+            if isinstance(item.what, MoreTools)
+        }
+        lists = {"tools": self.tools, **within}
+        return tuple(name for place, tools in lists.items() for name in strict(place, tools))
 
     # -- items that stand for others -------------------------------------------------------------
 
@@ -161,14 +168,14 @@ class ResponsesRequest:
     # -- what is asked for -----------------------------------------------------------------------
 
     def items(
-        self, earlier: Sequence[Json] = (), settings: Settings | None = None
+        self, earlier: Sequence[Json] = (), settings: RequestOptions | None = None
     ) -> tuple[Json, ...]:
         """The conversation in the backend's form, that of earlier responses included."""
         return self.turn(settings, earlier=earlier).items
 
     def turn(
         self,
-        settings: Settings | None = None,
+        settings: RequestOptions | None = None,
         *,
         earlier: Sequence[Json] = (),
         output_mode: OutputMode | None = None,
@@ -177,7 +184,7 @@ class ResponsesRequest:
 
         `earlier` is the conversation that `previous_response_id` stands for, as clients see it.
         """
-        settings = settings or Settings()
+        settings = settings or RequestOptions()
         items = placed(self.input.items, structured_items(earlier))
         tools = toolbox({**declared_within(items), "tools": self.tools})
         offered = chosen(tools.by_name, self.tool_choice.among(tools))
@@ -195,13 +202,14 @@ class ResponsesRequest:
             tool_choice=offered.choice,
             effort=latest_effort(items) or self.reasoning.effort,
             summary=self.reasoning.summary or self.reasoning.generate_summary,
-            output_schema=self.text.form.schema,
+            output_schema=self.text.form.output_schema("text.format.schema"),
             base_instructions=settings.base_instructions or None,
             parallel_tool_calls=settings.calls_in_parallel(self.parallel_tool_calls),
             output_mode=output_mode,
             stream=self.stream,
             max_tool_calls=self.max_tool_calls,
             verbosity=self.text.verbosity,
+            prompt_cache_key=self.prompt_cache_key,
         )
 
     @property

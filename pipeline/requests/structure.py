@@ -27,14 +27,14 @@ class WrongError(Exception):
         self.at = at
 
 
-def refusal(param: str | None, problem: str) -> ProxyError:
+def refusal(param: str | None, problem: str, *, code: str = "invalid_request_error") -> ProxyError:
     """The error that a client gets for one wrong field, or for the body as a whole."""
     return ProxyError(
         Failure(
             f"{param or 'the request body'} {problem}",
             status=400,
             type="invalid_request_error",
-            code="invalid_request_error",
+            code=code,
             param=param,
         )
     )

@@ -12,9 +12,47 @@ import trio
 from attrs import Factory, define, frozen
 
 from pipeline.errors import Failure, ProxyError
+from pipeline.options import DAY
+from pipeline.options import server_flag as flag
 
 MINUTE: Final = 60.0
 SOON: Final = 1.0
+
+
+@frozen(slots=False)
+class LimitOptions:
+    """How many turns run at once, how many wait, and how many a key may start."""
+
+    requests_per_minute: int = flag(
+        "PROXY_REQUESTS_PER_MINUTE",
+        0,
+        "how many turns a key may start a minute; 0: any number",
+        bounds=(0, 1_000_000),
+    )
+    concurrency: int = flag(
+        "PROXY_CONCURRENCY",
+        256,
+        "how many turns run at once; more wait in a fair queue",
+        bounds=(1, 100_000),
+    )
+    concurrency_per_key: int = flag(
+        "PROXY_CONCURRENCY_PER_KEY",
+        64,
+        "how many of them one key may have",
+        bounds=(1, 100_000),
+    )
+    queue_size: int = flag(
+        "PROXY_QUEUE_SIZE",
+        256,
+        "how many requests may wait for their turn; 0 means none",
+        bounds=(0, 100_000),
+    )
+    queue_timeout: float = flag(
+        "PROXY_QUEUE_TIMEOUT_S",
+        30.0,
+        "how long a request waits for its turn",
+        bounds=(0, DAY),
+    )
 
 
 @frozen

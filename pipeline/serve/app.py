@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import structlog
 import trio
-from attrs import Factory, frozen
+from attrs import evolve, frozen
 from quart import Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
@@ -26,12 +26,12 @@ from pipeline.serve.body import DRAINED, MIB, read_json, too_large
 from pipeline.serve.closing import EndedByServer, Time
 from pipeline.serve.connection import BoundedRequest, Connection
 from pipeline.serve.door import Door
-from pipeline.serve.exchange import HEALTH, Exchange
+from pipeline.serve.exchange import HEALTH, Exchange, client_ids
 from pipeline.serve.metrics import Metrics
 from pipeline.serve.origins import Origins
+from pipeline.serve.peers import ALONE, Peers
 from pipeline.serve.remembered import Memory
 from pipeline.serve.sealed import Sealed
-from pipeline.serve.siblings import Alone, Siblings
 from pipeline.serve.streaming import BUG
 from pipeline.serve.websocket import ResponsesSocket
 from pipeline.settings import Settings
@@ -52,12 +52,12 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 @frozen
 class Remembers:
-    """What outlives a request: the store, the seal, work that nobody waits for, and siblings."""
+    """What outlives a request: the store, the seal, work that nobody waits for, and peers."""
 
     store: ResponseStore
     sealed: Sealed
     nursery: trio.Nursery
-    siblings: Siblings = Factory(Alone)
+    peers: Peers = ALONE
 
 
 class Server(QuartTrio):
@@ -89,7 +89,7 @@ class Server(QuartTrio):
         self.metrics = Metrics(self.admission, door.counters)
         self.store = remembers.store
         self.sealed = remembers.sealed
-        self.siblings = remembers.siblings
+        self.peers = remembers.peers
         self.background = remembers.nursery
         """Where responses are made that nobody waits for."""
         self.jobs: dict[str, Job] = {}
@@ -132,8 +132,10 @@ class Server(QuartTrio):
     def sources(self, exchange: Exchange, turn: Turn, number: int) -> list[Source]:
         """So many turns, ready to run, and their books opened."""
         exchange.ledgers = [Ledger() for _ in range(number)]
+        turn = evolve(turn, owner=exchange.caller, request_id=exchange.request_id)
         return [
-            EndedByServer(self.door.source(turn), self.time, exchange.hear) for _ in range(number)
+            EndedByServer(self.door.source(turn.for_choice(choice)), self.time, exchange.hear)
+            for choice in range(number)
         ]
 
     def finish(self, exchange: Exchange) -> None:
@@ -170,6 +172,7 @@ async def _let_in(server: Server) -> Response | None:
     """Answer a browser's question, refuse strangers, let everybody else go on."""
     exchange = here()
     exchange.route = request.url_rule.rule if request.url_rule is not None else "none"
+    exchange.facts |= client_ids(request.headers.get)
     if request.method == "OPTIONS":
         answer = Response(b"", 204)
         answer.headers.remove("Content-Type")

@@ -12,6 +12,7 @@ from quart import Response, request
 
 from pipeline.choices import run_choices
 from pipeline.errors import Failure, ProxyError
+from pipeline.requests.ignored import listed, refuse
 from pipeline.serve.admission import Place
 from pipeline.serve.exchange import Answered, Exchange
 from pipeline.serve.incoming import Write
@@ -37,7 +38,8 @@ class Wish(Protocol):
     @property
     def ignored(self) -> tuple[str, ...]: ...
 
-    def refuse_ignored(self) -> None: ...
+    @property
+    def strict_tools(self) -> tuple[str, ...]: ...
 
 
 class StreamSink(Voice, Protocol):
@@ -52,20 +54,28 @@ SinkT = TypeVar("SinkT", bound=StreamSink)
 
 def told_about(server: Server, wish: Wish, mode: OutputMode) -> dict[str, str]:
     """The headers that tell how a request was understood; strict ones are refused instead."""
-    if is_strict(server, request.headers.get("x-proxy-strict", "")):
-        wish.refuse_ignored()
+    names = without_effect(server, wish, request.headers.get("x-proxy-strict", ""))
     headers = {
         "x-proxy-output-mode": mode,
         "x-codex-stop-after-tools-mode": server.options.effective_cut_mode,
     }
-    if wish.ignored:
-        headers["x-proxy-ignored-params"] = ", ".join(wish.ignored)
+    if names:
+        headers["x-proxy-ignored-params"] = ", ".join(names)
     return headers
 
 
-def is_strict(server: Server, header: str) -> bool:
-    """Whether parameters without effect are refused, by the operator's wish or the client's."""
-    return server.options.strict_params or header.strip().lower() in {"1", "true"}
+def without_effect(server: Server, wish: Wish, strict: str) -> tuple[str, ...]:
+    """The parameters that have no effect on this backend.
+
+    ProxyError for the first of them where they are refused: by the operator's wish, or by the
+    client's in `strict`, the value of its header.
+    """
+    names = wish.ignored
+    if not server.door.takes_strict_tools:
+        names = listed((*names, *wish.strict_tools))
+    if server.options.strict_params or strict.strip().lower() in {"1", "true"}:
+        refuse(names)
+    return names
 
 
 def wished_output_mode() -> OutputMode | None:
@@ -97,8 +107,13 @@ async def enter(
 ) -> Place:
     """A place for a request that is understood; what is told of it is noted."""
     exchange.model, exchange.stream = turn.model, bool(turn.stream)
-    exchange.facts["mode"] = server.options.output_mode_for(turn)
-    exchange.facts |= {"messages": len(turn.items), "tools": len(turn.tools), "n": turns}
+    exchange.facts |= {
+        "output_mode": server.options.output_mode_for(turn),
+        "stop_after_tools_mode": server.options.effective_cut_mode,
+        "messages": len(turn.items),
+        "tools": len(turn.tools),
+        "n": turns,
+    }
     exchange.parsed = trio.current_time()
     place = await server.admission.enter(exchange.caller, turns, counted=counted)
     exchange.admitted = trio.current_time()

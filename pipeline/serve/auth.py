@@ -8,14 +8,44 @@ import ipaddress
 from pathlib import Path
 from typing import Final
 
+from attrs import frozen
+
 from pipeline.errors import Failure, ProxyError, UsageError
-from pipeline.settings import Settings
+from pipeline.options import server_flag as flag
 
 ANYBODY: Final = "anybody"
 """The name of every caller where no keys are asked for."""
 SHORTEST_KEY: Final = 20
 FEWEST_LETTERS: Final = 8
 HOW_TO_MAKE_A_KEY: Final = "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+
+
+@frozen(slots=False)
+class AccessOptions:
+    """Who may call: by key, and from which pages."""
+
+    api_keys: str = flag(
+        "PROXY_API_KEYS",
+        "",
+        "the keys that clients may use, as name:key with commas between; none are needed on "
+        "loopback",
+        secret=True,
+    )
+    api_keys_file: str = flag(
+        "PROXY_API_KEYS_FILE", "", "a file with one name:key on each line, instead or besides"
+    )
+    metrics_token: str = flag(
+        "PROXY_METRICS_TOKEN",
+        "",
+        "the bearer token for /metrics; without one only loopback may read it",
+        secret=True,
+    )
+    cors_origins: str = flag(
+        "PROXY_CORS_ORIGINS",
+        "app://obsidian.md,capacitor://localhost,http://localhost",
+        "the origins whose pages may call us, with commas between; one without a port stands for "
+        "all ports, * for every origin",
+    )
 
 
 class Keys:
@@ -33,7 +63,7 @@ class Keys:
         return tuple(self._digests) or (ANYBODY,)
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> Keys:
+    def from_settings(cls, settings: AccessOptions) -> Keys:
         written = [("PROXY_API_KEYS", part) for part in settings.api_keys.split(",")]
         if settings.api_keys_file:
             source = f"PROXY_API_KEYS_FILE={settings.api_keys_file}"

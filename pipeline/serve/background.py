@@ -29,7 +29,6 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 class Job:
     """One response that is being made."""
 
-    owner: str
     scope: trio.CancelScope = Factory(trio.CancelScope)
     over: trio.Event = Factory(trio.Event)
 
@@ -51,12 +50,12 @@ async def begin(
         )
     server.admission.check(exchange.caller)
     queued = _state(asked, "queued")
-    asked.memory.keep(asked.wish, queued)
-    job = Job(exchange.caller)
+    await asked.memory.keep(asked.wish, queued)
+    job = Job()
     server.jobs[asked.options.response_id] = job
     own = Exchange.of("POST", exchange.path, exchange.request_id)
     own.caller, own.route, own.status = exchange.caller, exchange.route, 200
-    own.facts["background"] = asked.options.response_id
+    own.facts = {**exchange.facts, "background": asked.options.response_id}
     server.background.start_soon(_work, server, own, asked, job)
     return json_response(queued, headers=headers)
 
@@ -70,7 +69,7 @@ async def _work(server: Server, exchange: Exchange, asked: Asked, job: Job) -> N
             last = await _make(server, exchange, asked)
     finally:
         if last is not None:
-            asked.memory.keep(asked.wish, last)
+            await asked.memory.keep(asked.wish, last)
         del server.jobs[asked.options.response_id]
         job.over.set()
         server.finish(exchange)
@@ -83,7 +82,7 @@ async def _make(server: Server, exchange: Exchange, asked: Asked) -> dict[str, A
 
     try:
         with await enter(server, exchange, asked.turn, counted=True):
-            asked.memory.keep(asked.wish, _state(asked, "in_progress"))
+            await asked.memory.keep(asked.wish, _state(asked, "in_progress"))
             await answer(server, exchange, asked)
             return None
     except ProxyError as error:
@@ -100,7 +99,8 @@ async def find(server: Server, owner: str, response_id: str) -> StoredResponse |
     being_made = response_id in server.jobs  # looked up first: at its end it is kept, then gone
     stored = await server.store.get(owner, response_id)
     if stored is not None and stored.unfinished and not being_made:
-        being_made = await server.siblings.makes(response_id)
+        replies = await server.peers.ask("makes", id=response_id)
+        being_made = any(reply is not False for reply in replies)  # a silent one may be making it
         stored = await server.store.get(owner, response_id)
     if stored is None or not stored.unfinished or being_made:
         return stored

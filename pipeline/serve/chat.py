@@ -28,11 +28,14 @@ def add_routes(server: Server) -> None:
 
 async def _answer(server: Server) -> Response:
     exchange = here()
-    wish = ChatRequest.from_json(await server.read_json())
+    wish = ChatRequest.from_json(
+        await server.read_json(), without_effect=server.door.without_effect
+    )
     turn = wish.turn(server.options, output_mode=wished_output_mode())
     headers = told_about(server, wish, server.options.output_mode_for(turn))
     with await enter(server, exchange, turn, wish.n) as place:
         options = evolve(recipes.chat_options(server.options, turn), choices=wish.n)
+        turn = evolve(turn, seed=options.response_id)
         if turn.stream:
 
             async def work(sink: ChatSse) -> Failure | None:

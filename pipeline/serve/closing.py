@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import trio
 
 from pipeline.errors import Failure
 from pipeline.events import Burst, Failed, TurnEnd
-from pipeline.stage import Send, Source, settle
+from pipeline.stage import Outcome, Send, Source, settle
 
 ENDING = Failure(
     "the server is being stopped; send the request again in a moment",
@@ -57,8 +57,8 @@ class EndedByServer:
     def real_time(self) -> bool:
         return self._source.real_time
 
-    def settle(self, calls: Sequence[str] | None) -> None:
-        settle(self._source, calls)
+    def settle(self, outcome: Outcome | None) -> None:
+        settle(self._source, outcome)
 
     async def run(self, send: Send) -> None:
         turn = trio.CancelScope()

@@ -6,35 +6,51 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import urljoin
 
 import httpx
+import msgspec
 import structlog
+import trio
 from attrs import evolve, frozen
 
-from pipeline.errors import Failure, ProxyError, UsageError
-from pipeline.loose_json import Json, as_json, as_list, text_of
+from pipeline.errors import ProxyError, UsageError
+from pipeline.loose_json import Json, as_json, is_list, text_of
 from pipeline.recipes import backend_options, recorder, responses_api
 from pipeline.settings import Settings
 from pipeline.stage import Source
 from pipeline.turn import Turn
-from sources.app_server.backend import BackendOptions, Pool, open_backend
+from sources.app_server.backend import Pool, open_backend
 from sources.app_server.binary import find_codex
 from sources.app_server.facts import BackendFacts
 from sources.app_server.mcp_servers import tools_of
+from sources.app_server.options import BackendOptions
 from sources.app_server.turns import AppServerTurn
 from sources.demo.model import ScriptedModel
 from sources.demo.provider import scripted_provider
 from sources.dump import EventDump
-from sources.responses_api import ResponsesApiTurn, open_client
+from sources.problems import Problems
+from sources.responses_api import ResponsesApiTurn, get_list, open_client
 from sources.responses_request import ResponsesApi
 
 LOG_IN = (
     "Codex is not logged in. Log in with `codex login` (or, with the Codex that came with this "
     "project, `{codex} login`), or try the server without a login: `serve --demo`"
 )
+LISTING: Final = 5.0
+"""How long an API over HTTP may take to list its models."""
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+@frozen
+class Models:
+    """The names of a backend's models."""
+
+    listed: tuple[str, ...] = ()
+    """Those on offer, in the backend's order."""
+    unlisted: tuple[str, ...] = ()
+    """Those that it has too, but does not advertise."""
 
 
 class Door(Protocol):
@@ -50,14 +66,24 @@ class Door(Protocol):
         """Why no turn can run now; empty when one can."""
         ...
 
+    @property
+    def takes_strict_tools(self) -> bool:
+        """Whether it can be told that the calls of a tool must follow its schema."""
+        ...
+
+    @property
+    def without_effect(self) -> frozenset[str]:
+        """The parameters of a chat that the backend has no use for."""
+        ...
+
     def counters(self) -> Counter[str]: ...
 
     def source(self, turn: Turn) -> Source:
         """One turn, ready to run."""
         ...
 
-    async def models(self) -> list[str]:
-        """The names of the models on offer."""
+    async def models(self) -> Models:
+        """The models that the backend has."""
         ...
 
     async def mcp_tools(self) -> list[Json]:
@@ -71,6 +97,9 @@ class Door(Protocol):
 
 class CodexDoor:
     """Turns on app-servers."""
+
+    takes_strict_tools = False
+    without_effect = frozenset({"prompt_cache_key"})  # Codex takes the thread's id, and no other
 
     def __init__(self, pool: Pool, settings: Settings, name: str, codex: str) -> None:
         self.name = name
@@ -90,10 +119,14 @@ class CodexDoor:
     def source(self, turn: Turn) -> Source:
         return AppServerTurn(self._pool, turn, record=recorder(self._settings), watch=self._dump)
 
-    async def models(self) -> list[str]:
-        listed = (as_json(model) for model in await self.facts.models())
-        shown = [model for model in listed if model.get("hidden") is not True]
-        return [name for model in shown if (name := text_of(model.get("id")))]
+    async def models(self) -> Models:
+        listed: list[str] = []
+        unlisted: list[str] = []
+        for model in map(as_json, await self.facts.models()):
+            shown = unlisted if model.get("hidden") is True else listed
+            shown.append(text_of(model.get("id")))
+            unlisted.append(text_of(model.get("model")))  # a turn takes this name as well
+        return Models(tuple(filter(None, listed)), tuple(filter(None, unlisted)))
 
     async def mcp_tools(self) -> list[Json]:
         if not self._settings.codex_mcp_servers:
@@ -124,38 +157,52 @@ class CodexDoor:
 class ResponsesDoor:
     """Turns on an API over HTTP."""
 
+    takes_strict_tools = True
+    without_effect = frozenset[str]()
+
     def __init__(self, api: ResponsesApi, client: httpx.AsyncClient, settings: Settings) -> None:
         self.name = api.url
         self._api = api
         self._client = client
+        self._no_list = ""
+        """Why the API's models were not known when they were last asked for; logged once."""
         self._dump = _dump(settings)
+        self._problems = Problems(backend=api.place)
 
     @property
     def why_not(self) -> str:
         return ""  # an API is asked when it is needed
 
     def counters(self) -> Counter[str]:
-        return Counter()
+        return self._problems.counters
 
     def source(self, turn: Turn) -> Source:
-        return ResponsesApiTurn(self._api, turn, self._client, watch=self._dump)
+        report = self._problems.report
+        return ResponsesApiTurn(self._api, turn, self._client, watch=self._dump, report=report)
 
-    async def models(self) -> list[str]:
-        """The API's own list, which stands beside its responses."""
-        try:
-            answer = await self._client.get(
-                urljoin(self._api.url, "models"), headers=self._api.headers()
+    async def models(self) -> Models:
+        """The API's own list, which stands beside its responses; many APIs have none."""
+        url = urljoin(self._api.url, "models")
+        names, problem = list[str](), f"no answer within {LISTING:g} s"
+        with trio.move_on_after(LISTING):
+            names, problem = await self._list(url)
+        if problem and problem != self._no_list:
+            _log.warning(
+                "the backend lists no models; name them in PROXY_MODELS", url=url, reason=problem
             )
-            body: Any = answer.raise_for_status().json()
-        except (httpx.HTTPError, ValueError) as error:
-            raise ProxyError(
-                Failure(
-                    f"the backend did not tell its models: {type(error).__name__}",
-                    status=502,
-                    code="upstream_error",
-                )
-            ) from None
-        return [text_of(as_json(model).get("id")) for model in as_list(as_json(body).get("data"))]
+        self._no_list = problem
+        return Models(tuple(names))
+
+    async def _list(self, url: str) -> tuple[list[str], str]:
+        """The names at an address, or why there are none."""
+        try:
+            body: Any = msgspec.json.decode(await get_list(self._api, self._client, url))
+        except (httpx.HTTPError, ValueError, RecursionError) as error:
+            return [], self._api.without_key(f"{type(error).__name__}: {error}")[:300]
+        models = as_json(body).get("data")
+        if not is_list(models):
+            return [], "the answer has no array `data`"
+        return [name for model in models if (name := text_of(as_json(model).get("id")))], ""
 
     async def mcp_tools(self) -> list[Json]:
         return []  # an API runs none
@@ -164,6 +211,7 @@ class ResponsesDoor:
         return
 
     def close(self) -> None:
+        self._problems.close()
         if self._dump is not None:
             self._dump.close()
 

@@ -13,10 +13,19 @@ from attrs import Factory, define
 from pipeline.errors import Failure
 from pipeline.events import ToolCall
 from pipeline.ledger import Ledger
+from pipeline.loose_json import printable
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 LONGEST: Final = 200
 """What a line has room for of a name that the client chose."""
+LONGEST_ID: Final = 128
+CLIENT_IDS: Final = {
+    "session_id": ("session_id", "session-id", "x-session-id"),
+    # Newer versions of Codex call a conversation a thread.
+    "conversation_id": ("conversation_id", "conversation-id", "thread-id", "thread_id"),
+    "subagent": ("x-openai-subagent",),
+}
+"""What a client may say of itself, under the names of the log and those of the client."""
 HEALTH: Final = frozenset({"/healthz", "/readyz", "/livez", "/metrics"})
 
 
@@ -69,6 +78,8 @@ class Exchange:
     heard: float = 0.0
     """When the backend's first event was read."""
     first_byte: float = 0.0
+    before_send: Callable[[], Awaitable[None]] | None = None
+    """Called before each part of a stream is sent."""
     nursery: trio.Nursery | None = None
     """The request's own: what runs in it ends when the client leaves."""
 
@@ -120,6 +131,16 @@ class Exchange:
         if self.failure is not None:
             line |= {"error_code": self.failure.code, **_why(self.failure)}
         return line
+
+
+def client_ids(find: Callable[[str], object]) -> dict[str, str]:
+    """What a client says of itself in headers or fields, bounded and printable."""
+    found: dict[str, str] = {}
+    for fact, names in CLIENT_IDS.items():
+        given = next((v for v in map(find, names) if isinstance(v, str) and v.strip()), "")
+        if given:
+            found[fact] = printable(given.strip(), LONGEST_ID)
+    return found
 
 
 def _told(answer: Answered) -> dict[str, Any]:

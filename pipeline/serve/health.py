@@ -8,6 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from quart import Response, request
 
 from pipeline.errors import Failure, ProxyError
+from pipeline.loose_json import is_json, text_of
 from pipeline.serve.answers import json_response
 from pipeline.serve.auth import is_loopback, same_secret
 from pipeline.serve.metrics import by_worker
@@ -31,7 +32,7 @@ def add_routes(server: Server) -> None:
     @server.get("/healthz")
     async def healthz() -> Response:
         reason = _why_not(server)
-        others = await server.siblings.health()
+        others = list(filter(is_json, await server.peers.ask("health")))
         workers = server.options.workers
         if not reason and workers > 1 + len(others):
             reason = f"only {1 + len(others)} of {workers} workers answer"
@@ -49,8 +50,11 @@ def add_routes(server: Server) -> None:
     @server.get("/metrics")
     async def metrics() -> Response:
         _may_read_metrics(server)
-        of_all = await server.siblings.metrics()
-        text = by_worker(of_all) if of_all else server.metrics.exposition()
+        text = server.metrics.exposition()
+        if name := server.peers.name:
+            others = filter(is_json, await server.peers.ask("metrics"))
+            told = {text_of(one["name"]): text_of(one["text"]) for one in others}
+            text = by_worker({name: text.decode(), **told})
         return Response(text, content_type=CONTENT_TYPE_LATEST)
 
 

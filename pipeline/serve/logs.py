@@ -7,26 +7,45 @@ import json
 import logging
 import sys
 from time import monotonic, sleep
-from typing import Any, Final, TextIO, cast
+from typing import Any, Final, Literal, TextIO, TypeAlias, cast
 
 import msgspec
 import structlog
+from attrs import frozen
 
-from pipeline.settings import Settings
+from pipeline.options import server_flag as flag
 
+LogFormat: TypeAlias = Literal["auto", "json", "pretty"]
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 PATIENCE: Final = 1.0
 """How long a line waits for those of other processes; mixed lines are better than no server."""
 PAUSE: Final = 0.001
 Logger = structlog.typing.FilteringBoundLogger
 
 
-def configure(settings: Settings, out: TextIO | None = None, *, worker: int = 0) -> None:
+@frozen(slots=False)
+class LogOptions:
+    """What is logged, and in which form."""
+
+    log_format: LogFormat = flag(
+        "PROXY_LOG_FORMAT", "auto", "auto writes for people on a terminal and JSON elsewhere"
+    )
+    log_level: LogLevel = flag("PROXY_LOG_LEVEL", "info", "minimum log level")
+    log_content: bool = flag(
+        "PROXY_LOG_CONTENT", False, "write prompts, answers and arguments into the log"
+    )
+
+
+def configure(
+    options: LogOptions, out: TextIO | None = None, *, worker: int = 0, shared: bool = False
+) -> None:
     """Send every log line to standard error, in the form that the operator or the place wants.
 
-    Of several workers, each puts its number into its lines.
+    Of several workers, each puts its number into its lines. What other processes write to as well
+    is `shared`.
     """
     to: TextIO = sys.stderr if out is None else out
-    pretty = settings.log_format == "pretty" or (settings.log_format == "auto" and to.isatty())
+    pretty = options.log_format == "pretty" or (options.log_format == "auto" and to.isatty())
     last: list[Any] = (
         [structlog.dev.ConsoleRenderer(colors=to.isatty(), pad_event_to=0)]
         if pretty
@@ -41,9 +60,9 @@ def configure(settings: Settings, out: TextIO | None = None, *, worker: int = 0)
             *last,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(
-            logging.getLevelNamesMapping()[settings.log_level.upper()]
+            logging.getLevelNamesMapping()[options.log_level.upper()]
         ),
-        logger_factory=structlog.WriteLoggerFactory(_shared(to) if settings.workers > 1 else to),
+        logger_factory=structlog.WriteLoggerFactory(_shared(to) if worker or shared else to),
         cache_logger_on_first_use=False,
     )
     for name in ("hypercorn.error", "pipeline.serve"):

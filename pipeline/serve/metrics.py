@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from pipeline.errors import Failure
 from pipeline.serve.admission import Admission
 from pipeline.serve.exchange import Exchange
+from sources.problems import PREFIX as PROBLEM
 
 TIMES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 MOST_VALUES = 200
@@ -149,8 +150,18 @@ class _Backend(Collector):
         errors = CounterMetricFamily(
             "proxy_rpc_errors", "Requests the backend refused.", labels=("method", "code")
         )
+        problems = CounterMetricFamily(
+            "proxy_backend_problems",
+            "What the backend sent and could not be used, by kind and by method or type.",
+            labels=("kind", "name"),
+        )
         others = CounterMetricFamily("proxy_backend", "What befell the backend.", labels=("what",))
-        for what, number in self._read().most_common(MOST_VALUES):
+        counted = self._read().copy()
+        # Problems are bounded where they are counted, and the rare ones matter most.
+        for what in [what for what in counted if what.startswith(f"{PROBLEM} ")]:
+            _, kind, name = what.split(" ", 2)
+            problems.add_metric((kind, name), counted.pop(what))
+        for what, number in counted.most_common(MOST_VALUES):
             match what.split(" "):
                 case ["sent" | "got" as way, method]:
                     messages.add_metric((way, method), number)
@@ -158,7 +169,7 @@ class _Backend(Collector):
                     errors.add_metric((method, code), number)
                 case _:
                     others.add_metric((what,), number)
-        yield from (messages, errors, others)
+        yield from (messages, errors, problems, others)
 
 
 class _Told(Collector):

@@ -10,7 +10,7 @@ from quart import Response
 
 from pipeline.errors import Failure, ProxyError
 from pipeline.serve.answers import json_response
-from pipeline.serve.door import Door
+from pipeline.serve.door import Door, Models
 
 if TYPE_CHECKING:
     from pipeline.serve.app import Server
@@ -25,16 +25,22 @@ LONG_AGO: Final = 1_735_689_600
 def add_routes(server: Server) -> None:
     @server.get("/v1/models")
     async def models() -> Response:
-        listed = [_model(name) for name in await _names(server)]
-        return json_response({"object": "list", "data": listed, "models": []})
+        found = await _models(server)
+        names = dict.fromkeys([*found.listed, *_named(server)])
+        return json_response(
+            {"object": "list", "data": [_model(name) for name in names], "models": []}
+        )
 
     @server.get("/v1/models/<path:name>")
     async def model(name: str) -> Response:
-        names = await _names(server)
-        if name not in names:
+        if name in _named(server):
+            return json_response(_model(name))
+        found = await _models(server)
+        if name not in (*found.listed, *found.unlisted):
+            others = ", ".join([*found.listed, *_named(server)]) or "none that the backend lists"
             raise ProxyError(
                 Failure(
-                    f"the model {name!r:.100} does not exist here; there are {', '.join(names)}",
+                    f"the model {name!r:.100} does not exist here; there are {others}",
                     status=404,
                     type="invalid_request_error",
                     code="model_not_found",
@@ -44,11 +50,16 @@ def add_routes(server: Server) -> None:
         return json_response(_model(name))
 
 
-async def _names(server: Server) -> list[str]:
+def _named(server: Server) -> list[str]:
+    """The models that the operator named."""
+    return [name for part in server.options.models.split(",") if (name := part.strip())]
+
+
+async def _models(server: Server) -> Models:
     return await in_time(server.door, "models", server.door.models)
 
 
-async def in_time(door: Door, what: str, ask: Callable[[], Awaitable[list[T]]]) -> list[T]:
+async def in_time(door: Door, what: str, ask: Callable[[], Awaitable[T]]) -> T:
     """What the backend tells of itself; 503 where that takes too long."""
     with trio.move_on_after(PATIENCE):
         return await ask()

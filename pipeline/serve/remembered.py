@@ -78,12 +78,12 @@ class Memory:
             raise refusal("previous_response_id", "goes back to a compaction that cannot be opened")
         return list(with_opened(items, opened))
 
-    def keep(
+    async def keep(
         self, wish: ResponsesRequest, response: dict[str, Any], withheld: Withheld = NOTHING
     ) -> None:
-        """Remember a response as far as it has come, if the client wants that."""
+        """Store a response as far as it has come, if the client wants that."""
         if wish.store:
-            self._store.put(self.stored(wish, response, withheld))
+            await self._store.put(self.stored(wish, response, withheld))
 
     def stored(
         self, wish: ResponsesRequest, response: dict[str, Any], withheld: Withheld = NOTHING

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 from quart import Response
 
 from pipeline import recipes
@@ -36,9 +36,9 @@ class Asked:
     options: ResponsesOptions
     memory: Memory
 
-    def keep(self, answer: ResponsesAnswer) -> None:
-        """Remember an answer that has ended."""
-        self.memory.keep(self.wish, answer.response, answer.withheld)
+    async def keep(self, answer: ResponsesAnswer) -> None:
+        """Store an answer that has ended."""
+        await self.memory.keep(self.wish, answer.response, answer.withheld)
 
 
 def add_routes(server: Server) -> None:
@@ -53,7 +53,7 @@ def add_routes(server: Server) -> None:
         with await enter(server, exchange, asked.turn) as place:
             if wish.stream:
                 work = partial(tell, server, exchange, asked)
-                make = partial(ResponsesSse, asked.options, at_end=asked.keep)
+                make = partial(ResponsesSse, asked.options)
                 return await stream(server, exchange, place, make, work, headers)
             body, more = await answer(server, exchange, asked)
         log_answer(server, body)
@@ -73,13 +73,14 @@ async def understand(
     options = recipes.responses_options(
         settings, turn, wish.echo(), include_encrypted=wish.wants_sealed_reasoning
     )
-    return Asked(wish, turn, options, memory)
+    return Asked(wish, evolve(turn, seed=options.response_id), options, memory)
 
 
 async def tell(
     server: Server, exchange: Exchange, asked: Asked, sink: ResponsesSse | ResponsesMessages
 ) -> Failure | None:
-    """Write an answer as a stream of events; the sink remembers it."""
+    """Write an answer as a stream of events. Its end is sent once it is stored."""
+    exchange.before_send = partial(_keep_at_end, exchange, asked, sink.answer)
     if asked.wish.wants_compaction:
         short = await compacted(server, exchange, asked.turn)
         for usage in short.usage:
@@ -87,6 +88,12 @@ async def tell(
         await sink.tell([short.item])
         return None
     return await run(server, exchange, sink, asked.turn)
+
+
+async def _keep_at_end(exchange: Exchange, asked: Asked, answer: ResponsesAnswer) -> None:
+    if answer.ended:
+        exchange.before_send = None
+        await asked.keep(answer)
 
 
 async def answer(
@@ -103,5 +110,5 @@ async def answer(
         result = sink.result()
     else:
         result = await run(server, exchange, sink, asked.turn)
-    asked.keep(sink.answer)
+    await asked.keep(sink.answer)
     return result.body, result.headers

@@ -16,20 +16,11 @@ from pipeline.serve.app import Remembers, Server, create_app
 from pipeline.serve.auth import Keys, check_exposure
 from pipeline.serve.door import Door, open_door
 from pipeline.serve.listening import Listening, bind
+from pipeline.serve.peers import ALONE, Peers
 from pipeline.serve.sealed import Sealed
-from pipeline.serve.siblings import Siblings
 from pipeline.settings import Settings
 from pipeline.store.seal import Seal
-from pipeline.store.shared import SharedStore
-from pipeline.store.sqlite import IN_MEMORY, Bounds, SqliteStore, open_store
-
-
-@frozen
-class Among:
-    """What a server has in common with its siblings."""
-
-    sockets: list[socket.socket]
-    siblings: Siblings
+from pipeline.store.sqlite import IN_MEMORY, Bounds, open_store
 
 
 @frozen
@@ -53,15 +44,16 @@ async def serving(
     *,
     door: Door | None = None,
     demo: bool = False,
-    among: Among | None = None,
+    peers: Peers = ALONE,
 ) -> AsyncGenerator[Running]:
     """Serve until the block is left; then running answers may finish within their grace.
 
     Without a door, the backend of the settings is opened; UsageError says why that cannot be.
     """
-    if among is None:
+    sockets = list(peers.listeners)
+    if not sockets:
         check_exposure(settings.host, Keys.from_settings(settings))
-    sockets = bind(settings.host, settings.port) if among is None else among.sockets
+        sockets = bind(settings.host, settings.port)
     async with AsyncExitStack() as stack:
         for listener in sockets:
             stack.enter_context(listener)
@@ -75,7 +67,8 @@ async def serving(
         stop = trio.Event()
         try:
             async with trio.open_nursery() as jobs:
-                server = create_app(settings, recipe, door, _remembers(store, sealed, jobs, among))
+                remembers = Remembers(store, sealed, jobs, peers)
+                server = create_app(settings, recipe, door, remembers)
                 async with trio.open_nursery() as nursery:
                     await nursery.start(Listening(server, settings).run, sockets, stop.wait)
                     yield Running(url_of(settings.host, sockets), server)
@@ -94,15 +87,6 @@ def url_of(host: str, sockets: list[socket.socket]) -> str:
 def place_of_store(settings: Settings, *, demo: bool) -> str:
     """Where responses are kept: a demonstration leaves what is usually kept alone."""
     return IN_MEMORY if demo and settings.store == Settings().store else settings.store
-
-
-def _remembers(
-    store: SqliteStore, sealed: Sealed, jobs: trio.Nursery, among: Among | None
-) -> Remembers:
-    if among is None:
-        return Remembers(store, sealed, jobs)
-    shared = SharedStore(store, among.siblings.written)
-    return Remembers(shared, sealed, jobs, among.siblings)
 
 
 def _seal(settings: Settings, place: str) -> Seal:

@@ -73,7 +73,7 @@ async def _ended(server: Server, stored: StoredResponse) -> StoredResponse:
         job.scope.cancel()
         await job.over.wait()
     elif stored.unfinished:
-        await server.siblings.cancel(stored.owner, stored.response_id)
+        await server.peers.ask("cancel", id=stored.response_id)
     else:
         return stored
     last = await server.store.get(stored.owner, stored.response_id)

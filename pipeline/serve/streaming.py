@@ -49,6 +49,8 @@ class Outlet:
 
     async def write(self, data: bytes) -> None:
         """Send some whole events. Once given, they go out, even if the caller is cancelled."""
+        if self._exchange.before_send is not None:
+            await self._exchange.before_send()
         self._unsent += data
         if self._send is None:
             self._first.set()

@@ -13,12 +13,12 @@ from attrs import evolve
 
 from pipeline import recipes
 from pipeline.errors import Failure, ProxyError
-from pipeline.loose_json import Json, is_json
+from pipeline.loose_json import Json, as_json, is_json
 from pipeline.requests.responses import ResponsesRequest
 from pipeline.requests.structure import refusal
-from pipeline.serve.asking import enter, is_strict, output_mode_from
+from pipeline.serve.asking import enter, output_mode_from, without_effect
 from pipeline.serve.body import MIB, parse, too_large
-from pipeline.serve.exchange import Exchange
+from pipeline.serve.exchange import Exchange, client_ids
 from pipeline.serve.remembered import Memory
 from pipeline.serve.responses import tell, understand
 from pipeline.serve.streaming import BUG
@@ -88,6 +88,7 @@ class ResponsesSocket:
     async def _refuse(self, send: Any, failure: Failure) -> None:
         exchange = Exchange.of("GET", PATH, self._headers.get("x-request-id"))
         exchange.status, exchange.failure, exchange.route = failure.status, failure, PATH
+        exchange.facts |= client_ids(self._headers.get)
         body = _encode(failure.body())
         headers = [
             (b"content-type", b"application/json"),
@@ -143,6 +144,7 @@ class ResponsesSocket:
         exchange = Exchange.of("WS", PATH, None)
         exchange.caller, exchange.route, exchange.status = self._caller, PATH, 200
         exchange.client_left = True
+        exchange.facts |= client_ids(self._headers.get)
         structlog.contextvars.bind_contextvars(request_id=exchange.request_id)
         writer = Writer(send, exchange, self._server.options.ping_interval)
         try:
@@ -165,6 +167,8 @@ class ResponsesSocket:
 
     async def _make(self, text: str, exchange: Exchange, writer: Writer) -> Failure | None:
         body = self._read(text)
+        # Codex says it here too, and one socket may serve several of its sessions.
+        exchange.facts |= client_ids(as_json(body.get("client_metadata")).get)
         memory = self._server.memory(self._caller, self._kept)
         generate = body.get("generate", True)
         if not isinstance(generate, bool):
@@ -175,14 +179,13 @@ class ResponsesSocket:
         wish = ResponsesRequest.from_json(_request(body))
         if wish.background:
             raise refusal("background", "cannot be had on a WebSocket; poll over HTTP")
-        if is_strict(self._server, self._headers.get("x-proxy-strict", "")):
-            wish.refuse_ignored()
+        without_effect(self._server, wish, self._headers.get("x-proxy-strict", ""))
         asked = await understand(self._server, wish, memory, self._mode)
         with (
             await enter(self._server, exchange, evolve(asked.turn, stream=True)),
             self._server.metrics.streams.track_inprogress(),
         ):
-            sink = writer.sink = ResponsesMessages(asked.options, writer.write, at_end=asked.keep)
+            sink = writer.sink = ResponsesMessages(asked.options, writer.write)
             exchange.answer = sink.answer
             work = partial(tell, self._server, exchange, asked, sink)
             failure = await writer.run(work)
@@ -250,6 +253,8 @@ class Writer:
             await self._write(frame)
 
     async def _write(self, frame: bytes) -> None:
+        if self._exchange.before_send is not None:
+            await self._exchange.before_send()
         self._last = trio.current_time()
         if not self._exchange.first_byte:
             self._exchange.first_byte = self._last

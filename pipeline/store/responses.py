@@ -44,8 +44,11 @@ class StoredResponse:
 class ResponseStore(Protocol):
     """Nobody finds what is another's: a wrong owner is as good as a wrong id."""
 
-    def put(self, stored: StoredResponse) -> None:
-        """Keep a response, or its newer state. Found at once, written behind the caller's back."""
+    async def put(self, stored: StoredResponse) -> None:
+        """Store a response, or its newer state. After that every process finds it.
+
+        A store that cannot write says so in the log: the client gets its answer all the same.
+        """
         ...
 
     async def get(self, owner: str, response_id: str) -> StoredResponse | None: ...
@@ -56,8 +59,4 @@ class ResponseStore(Protocol):
 
     async def items(self, owner: str, item_ids: Sequence[str]) -> dict[str, Json]:
         """Those of the items that are known, by id."""
-        ...
-
-    async def until_written(self) -> None:
-        """Until everything that was put before can be found by other processes too."""
         ...

@@ -16,14 +16,14 @@ import structlog
 import trio
 from attrs import frozen
 
-from pipeline.errors import UsageError, only_member
+from pipeline.errors import UsageError
 from pipeline.loose_json import Json, as_json, text_of
+from pipeline.options import server_flag as flag
 from pipeline.store.responses import StoredResponse
 
 IN_MEMORY: Final = ":memory:"
 WAIT_FOR_LOCK: Final = 5.0
-MOST_WAITING: Final = 10_000
-"""How many responses may wait to be written; more are not kept, which beats a full memory."""
+"""How many seconds a write waits for other processes, and for other writes of this one."""
 LAYOUT: Final = 2
 OTHER_LAYOUT: Final = f"""
 DROP TABLE IF EXISTS responses;
@@ -57,6 +57,37 @@ _decode: Final = msgspec.json.Decoder().decode
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
+@frozen(slots=False)
+class StoreOptions:
+    """Where responses are kept, how much and how long, and the key that seals them."""
+
+    store: str = flag(
+        "PROXY_STORE",
+        "~/.local/state/codex-sluice/responses.sqlite3",
+        "where responses are kept for clients that come back to them; :memory: keeps them until "
+        "the server ends, and `serve --demo` does so; several workers share a file for that, in "
+        "/dev/shm or among the temporary files",
+    )
+    store_mb: float = flag(
+        "PROXY_STORE_MB",
+        256.0,
+        "how many megabytes of responses are kept; the oldest leave first, 0 keeps none",
+        bounds=(0, 1_000_000),
+    )
+    store_days: float = flag(
+        "PROXY_STORE_DAYS",
+        30.0,
+        "how long a response is kept; 0 keeps none",
+        bounds=(0, 3_650),
+    )
+    seal_key_file: str = flag(
+        "PROXY_SEAL_KEY_FILE",
+        "",
+        "the key that compacted conversations are sealed with, made when there is none; by default "
+        "seal.key beside the store",
+    )
+
+
 @frozen
 class Bounds:
     """How much is kept, and for how long."""
@@ -66,103 +97,61 @@ class Bounds:
 
 
 class SqliteStore:
-    """Reads and writes in one thread at a time. What waits to be written is already found."""
+    """Reads and writes in one thread at a time."""
 
     def __init__(self, database: sqlite3.Connection, bounds: Bounds) -> None:
         self._database = database
         self._bounds = bounds
         self._one_at_a_time = trio.CapacityLimiter(1)
-        self._waiting: dict[str, StoredResponse] = {}
-        self._deleted: set[str] = set()
-        self._news = trio.Event()
-        self._wrote = trio.Event()
-        self._begun = self._done = 0
         self._unfinished: set[str] = set()
         """What was written and will be again: if it is gone by then, somebody has deleted it."""
 
     # -- the interface ---------------------------------------------------------------------------
 
-    def put(self, stored: StoredResponse) -> None:
-        if len(self._waiting) >= MOST_WAITING:
-            _log.warning("a response was not kept: the store is too slow")
-            return
-        self._waiting[stored.response_id] = stored
-        self._news.set()
+    async def put(self, stored: StoredResponse) -> None:
+        problem = ""
+        # A client that leaves at the end of its answer may still come back to it.
+        with trio.move_on_after(WAIT_FOR_LOCK, shield=True) as waiting:
+            try:
+                await self._in_thread(partial(self._write, stored))
+            except sqlite3.Error as error:
+                problem = str(error)
+        if waiting.cancelled_caught:
+            problem = "too many others wait to be written"
+        if problem:
+            _log.error("a response was not kept", response=stored.response_id, error=problem)
 
     async def get(self, owner: str, response_id: str) -> StoredResponse | None:
-        waiting = self._waiting.get(response_id)
-        found = waiting or await self._in_thread(partial(self._read, response_id))
+        found = await self._in_thread(partial(self._read, response_id))
         return found if found is not None and found.owner == owner else None
 
     async def delete(self, owner: str, response_id: str) -> bool:
         if await self.get(owner, response_id) is None:
             return False
-        self._waiting.pop(response_id, None)
-        self._deleted.add(response_id)  # one that is being written right now is deleted after
-        self._news.set()
         await self._in_thread(partial(self._remove, [response_id]))
         return True
 
     async def items(self, owner: str, item_ids: Sequence[str]) -> dict[str, Json]:
-        wanted = set(item_ids)
-        found: dict[str, Json] = {}
-        for stored in self._waiting.values():
-            if stored.owner == owner:
-                for item in stored.items:
-                    if text_of(item.get("id")) in wanted:
-                        found.setdefault(text_of(item.get("id")), item)
-        # Who sends an item again may leave some of it out: it counts as it was kept first.
-        return found | await self._in_thread(partial(self._read_items, owner, item_ids))
-
-    # -- writing, behind everybody's back --------------------------------------------------------
-
-    async def run(self) -> None:
-        """Write what waits, as it comes."""
-        while True:
-            if not self._waiting and not self._deleted:
-                self._news = trio.Event()
-                await self._news.wait()
-            self._begun += 1
-            batch, gone = list(self._waiting.values()), list(self._deleted)
-            try:
-                await self._in_thread(partial(self._write, batch))
-                await self._in_thread(partial(self._remove, gone))
-            except sqlite3.Error as error:
-                _log.error("responses were not kept", error=str(error), responses=len(batch))
-            for stored in batch:  # a newer state may have come meanwhile
-                if self._waiting.get(stored.response_id) is stored:
-                    del self._waiting[stored.response_id]
-            self._deleted.difference_update(gone)
-            self._done += 1
-            self._wrote.set()
-            self._wrote = trio.Event()
-
-    async def until_written(self) -> None:
-        """Until what waits now is written, however much comes after it."""
-        last = self._begun + 1  # what came after a batch began is in the next one
-        while (self._waiting or self._deleted) and self._done < last:
-            await self._wrote.wait()
+        return await self._in_thread(partial(self._read_items, owner, item_ids))
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         return await trio.to_thread.run_sync(work, limiter=self._one_at_a_time)
 
     # -- in the thread ---------------------------------------------------------------------------
 
-    def _write(self, batch: list[StoredResponse]) -> None:
+    def _write(self, stored: StoredResponse) -> None:
         now = time.time()
         with self._database:
             self._database.execute("BEGIN IMMEDIATE")  # what is looked for stays as it is found
-            for stored in batch:
-                if stored.response_id not in self._unfinished or self._has(stored.response_id):
-                    self._write_one(stored, now)
+            if stored.response_id not in self._unfinished or self._has(stored.response_id):
+                self._write_row(stored, now)
             evicted = self._evict(now)
-        for stored in batch:
-            self._unfinished.discard(stored.response_id)
-            if stored.unfinished:
-                self._unfinished.add(stored.response_id)
+        self._unfinished.discard(stored.response_id)
+        if stored.unfinished:
+            self._unfinished.add(stored.response_id)
         self._unfinished.difference_update(evicted)
 
-    def _write_one(self, stored: StoredResponse, now: float) -> None:
+    def _write_row(self, stored: StoredResponse, now: float) -> None:
         parts = (stored.response, stored.input_items, stored.withheld)
         written = [_encode(part) for part in parts]
         items = [
@@ -232,6 +221,7 @@ class SqliteStore:
         for item_id in item_ids:
             row: Any = self._database.execute(
                 "SELECT item FROM items JOIN responses ON responses.id = items.response "
+                # Who sends an item again may leave some of it out: it counts as it was kept first.
                 "WHERE items.id = ? AND items.owner = ? ORDER BY kept LIMIT 1",
                 (item_id, owner),
             ).fetchone()
@@ -242,19 +232,10 @@ class SqliteStore:
 
 @asynccontextmanager
 async def open_store(path: str, bounds: Bounds | None = None) -> AsyncGenerator[SqliteStore]:
-    """The store in a file, or one that lives as long as we do. It is written out at the end."""
+    """The store in a file, or one that lives as long as we do."""
     database = await trio.to_thread.run_sync(_connect, path)
     try:
-        store = SqliteStore(database, bounds or Bounds())
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(store.run)
-                yield store
-                with trio.move_on_after(WAIT_FOR_LOCK, shield=True):
-                    await store.until_written()
-                nursery.cancel_scope.cancel()
-        except BaseExceptionGroup as group:
-            raise only_member(group) from None
+        yield SqliteStore(database, bounds or Bounds())
     finally:
         database.close()
 

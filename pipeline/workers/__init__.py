@@ -1,1 +1,1 @@
-"""Several processes that serve the same address: the parent, its workers, and the line between."""
+"""One server as several processes: a supervisor, its workers, and the messages between them."""

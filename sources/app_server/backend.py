@@ -9,46 +9,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import trio
-from attrs import Factory, evolve, frozen
 
 from pipeline.errors import Failure, ProxyError, UsageError, only_member
-from sources.app_server.held import HeldTurns, HoldingOptions
+from sources.app_server.kept import KeepOptions, KeptThreads
+from sources.app_server.options import BackendOptions
 from sources.app_server.place import Bounds, Place
-from sources.app_server.shared import SharedCodex
-from sources.app_server.starting import Connect, Starter
-from sources.app_server.supervisor import NOISE, AppServer, Patience
-from sources.app_server.transport import Transport
+from sources.app_server.starting import Starter
+from sources.app_server.supervisor import NOISE, AppServer
+from sources.app_server.transport import Connect, Transport
 from sources.app_server.websocket import WebSocketTransport
+
+__all__ = ["BackendOptions", "Pool", "open_backend", "open_children"]
 
 SCHEMES = ("ws://", "wss://", "unix://")
 WORKSPACE = "workspace"
 OTHERS_NOISE = (*NOISE, "thread/deleted")
 """What an app-server tells everybody of what it does for somebody else."""
-
-
-@frozen
-class BackendOptions:
-    """Where the app-servers are, and what a child of ours may do."""
-
-    addresses: tuple[str, ...] = ("stdio",)
-    codex: str = ""
-    home: Path | None = None
-    """The CODEX_HOME with somebody's login; without one, a child gets an empty one of its own."""
-    token: str = ""
-    web_search: bool = False
-    view_image: bool = False
-    mcp_servers: bool = False
-    """Whether the MCP servers of its own configuration are used at all: run, and listed."""
-    mcp_tools: bool = False
-    """Whether the model is offered their tools."""
-    overrides: dict[str, str] = Factory(dict[str, str])
-    shared: tuple[SharedCodex, ...] = ()
-    """Children that another process of ours runs, confined as these options say."""
-    workspace: Path | None = None
-    """The empty folder that turns run in; without one, it is made."""
-    bounds: Bounds = Factory(Bounds)
-    patience: Patience = Factory(Patience)
-    holding: HoldingOptions = Factory(HoldingOptions)
 
 
 class Pool:
@@ -58,12 +34,12 @@ class Pool:
         self,
         servers: Iterable[AppServer],
         patience: float = 30.0,
-        holding: HoldingOptions | None = None,
+        keep: KeepOptions | None = None,
         bounds: Bounds | None = None,
     ) -> None:
         self.servers = tuple(servers)
         self.bounds = bounds or Bounds()
-        self.held = HeldTurns(holding)
+        self.kept = KeptThreads(keep)
         self._patience = patience
 
     @property
@@ -124,13 +100,13 @@ async def open_backend(options: BackendOptions) -> AsyncGenerator[Pool]:
                 workspace=str(workspace),
                 patience=options.patience,
                 sees_files=options.view_image,
-                hides_mcp=_hides_mcp(options, ours=address == "stdio"),
+                hides_mcp=hides_mcp(options, ours=address == "stdio"),
             )
             for address in options.addresses
         ]
-        servers += [_server_elsewhere(shared, options, workspace) for shared in options.shared]
+        servers += options.shared
         async with _kept_running(servers):
-            yield Pool(servers, options.patience.handshake, options.holding, options.bounds)
+            yield Pool(servers, options.patience.handshake, options.keep, options.bounds)
 
 
 @asynccontextmanager
@@ -179,25 +155,10 @@ def _name(address: str) -> str:
     return "codex app-server" if address == "stdio" else address
 
 
-def _hides_mcp(options: BackendOptions, *, ours: bool) -> bool:
+def hides_mcp(options: BackendOptions, *, ours: bool) -> bool:
     """Whether turns must be told to do without MCP servers; a child of ours may have none."""
     used = options.mcp_servers or not ours
     return used and not (options.mcp_servers and options.mcp_tools)
-
-
-def _server_elsewhere(shared: SharedCodex, options: BackendOptions, workspace: Path) -> AppServer:
-    server = AppServer(
-        name=_name("stdio"),
-        connect=shared.connect,
-        workspace=str(workspace),
-        # Whoever runs it makes the pauses: to connect is to wait until it is there again.
-        patience=evolve(options.patience, longest_pause=options.patience.first_pause),
-        sees_files=options.view_image,
-        hides_mcp=_hides_mcp(options, ours=True),
-        on_turn=shared.on_turn,
-    )
-    shared.on_move = server.renew
-    return server
 
 
 def _connector(address: str, options: BackendOptions, folder: Path, workspace: Path) -> Connect:

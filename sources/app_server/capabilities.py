@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from attrs import frozen
+from attrs import define, frozen
 
+from pipeline.events import ResponseEnds
 from sources.app_server.client import AppServerClient, BackendGoneError
 from sources.app_server.rpc import INVALID_REQUEST, RpcError
 
@@ -24,6 +25,18 @@ class Capabilities:
     archive_thread: bool = False
     raw_events: bool = False
     read_config: bool = False
+
+
+@define
+class Learned:
+    """What a backend was seen to tell: there is no way to ask it."""
+
+    response_ends: ResponseEnds = "unknown"
+
+    def note(self, response_ends: ResponseEnds) -> None:
+        """Take over what a turn has shown; one that told an end once is known to tell it."""
+        if response_ends != "unknown" and self.response_ends != "told":
+            self.response_ends = response_ends
 
 
 async def probe(client: AppServerClient) -> Capabilities:
@@ -50,7 +63,7 @@ async def probe(client: AppServerClient) -> Capabilities:
 
 async def _known_methods(client: AppServerClient) -> frozenset[str]:
     try:
-        await client.request(_NO_METHOD, {})
+        await client.request(_NO_METHOD, {}, expects_refusal=True)
     except RpcError as error:
         return frozenset(_METHODS.findall(error.message)) - {_NO_METHOD}
     return frozenset()
@@ -58,7 +71,7 @@ async def _known_methods(client: AppServerClient) -> frozenset[str]:
 
 async def _knows_field(client: AppServerClient, field: str, methods: frozenset[str]) -> bool:
     try:
-        started = await client.request("thread/start", {field: 0})
+        started = await client.request("thread/start", {field: 0}, expects_refusal=True)
     except RpcError as error:
         if error.code != INVALID_REQUEST:
             raise

@@ -22,7 +22,9 @@ from sources.app_server.rpc import (
 )
 from sources.app_server.transport import Transport, TransportClosedError
 from sources.decode.deltas import HEAD, named_thread
+from sources.decode.turn_decoder import is_known
 from sources.decode.v2 import TEXT_DELTA
+from sources.problems import Problems
 
 REQUEST_TIMEOUT: Final = 30.0
 GOT_TEXT: Final = f"got {TEXT_DELTA}"
@@ -56,6 +58,8 @@ class Pending:
     """A request under way. Its answer may be waited for more than once."""
 
     method: str
+    expects_refusal: bool = False
+    """An error is what the caller wants to hear."""
     _done: trio.Event = Factory(trio.Event)
     _result: Any = None
     _error: Exception | None = None
@@ -88,10 +92,12 @@ class AppServerClient:
     What belongs to nobody is dropped and counted. The reader never waits for a turn.
     """
 
-    def __init__(self, transport: Transport, counters: Counter[str] | None = None) -> None:
-        """`counters`, where given, outlive the connection."""
+    def __init__(self, transport: Transport, problems: Problems | None = None) -> None:
+        """`problems` and their counters, where given, outlive the connection."""
         self._transport = transport
-        self._rpc = RpcCore() if counters is None else RpcCore(counters)
+        self.problems = Problems() if problems is None else problems
+        """Told of what the backend wrote and nobody could use."""
+        self._rpc = RpcCore(self.problems.counters, self.problems.report)
         self._pending: dict[int, Pending] = {}
         self._mailboxes: dict[str, Mailbox] = {}
         self._named: dict[bytes, Mailbox] = {}
@@ -204,6 +210,8 @@ class AppServerClient:
             deliveries.setdefault(mailbox, []).append(incoming)
         else:
             self.counters["belongs to nobody"] += 1
+            if not is_known(incoming.method):
+                self.problems.report("unknown_event", incoming.method)
         if isinstance(incoming, ServerRequest):
             self._asked(incoming, known=mailbox is not None)
 
@@ -213,7 +221,11 @@ class AppServerClient:
             self.counters["an answer to nothing"] += 1
             return
         if answer.error is not None:
-            self._rpc.count(f"error {pending.method} {answer.error.get('code')!s:.20}")
+            code = answer.error.get("code")
+            shown = f"{code!s:.20}" if isinstance(code, int) else "none"
+            self._rpc.count(f"error {pending.method} {shown}")
+            if not pending.expects_refusal:
+                self.problems.refused(pending.method, shown)
         pending.resolve(answer)
 
     def _asked(self, request: ServerRequest, *, known: bool) -> None:
@@ -258,14 +270,15 @@ class AppServerClient:
         timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109
         *,
         begun: Callable[[Pending], None] | None = None,
+        expects_refusal: bool = False,
     ) -> Json:
         """Ask, and wait for the answer. An overloaded backend is asked again, a little later.
 
         `begun` is told of every attempt: whoever is cancelled can still wait for its answer, and
-        has it forgotten in the end.
+        has it forgotten in the end. With `expects_refusal` an error is not worth a log line.
         """
         for pause in (0.05, 0.2, 0.8, None):
-            pending = self.begin(method, params)
+            pending = self.begin(method, params, expects_refusal=expects_refusal)
             if begun is not None:
                 begun(pending)
             try:
@@ -280,12 +293,12 @@ class AppServerClient:
                 await trio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def begin(self, method: str, params: Json) -> Pending:
+    def begin(self, method: str, params: Json, *, expects_refusal: bool = False) -> Pending:
         """Ask without waiting for the answer."""
         number, message = self._rpc.request(method, params)
         if self._gone is not None:
             raise BackendGoneError(self._gone)
-        pending = self._pending[number] = Pending(method)
+        pending = self._pending[number] = Pending(method, expects_refusal)
         self._post(message)
         return pending
 

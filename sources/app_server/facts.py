@@ -15,7 +15,7 @@ from sources.app_server.client import (
     BackendSilentError,
     Pending,
 )
-from sources.app_server.place import Backend
+from sources.app_server.interface import Backend
 from sources.app_server.rpc import RpcError
 from sources.app_server.turns import unavailable
 
@@ -43,8 +43,8 @@ class BackendFacts:
     _open: dict[str, _Question] = Factory(dict[str, _Question])
 
     async def models(self) -> list[Any]:
-        """The models on offer, all pages of them."""
-        return await self._pages("model/list", {})
+        """All its models, all pages of them; `hidden` marks those that it does not advertise."""
+        return await self._pages("model/list", {"includeHidden": True})
 
     async def mcp_servers(self) -> list[Any]:
         """Its MCP servers with their tools. To be able to tell, Codex starts them each time."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import trio
@@ -35,9 +35,8 @@ class Mailbox:
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most_bytes = most_bytes
-        self._letters: list[Letter] = []
+        self._deliveries: list[Delivery] = []
         self._bytes = 0
-        self._at = 0.0
         self._reason: str | None = None
         self._news = trio.Event()
         self._at_once: TakeAtOnce | None = None
@@ -54,8 +53,7 @@ class Mailbox:
         if self._bytes > self._most_bytes:
             self.close("the client read too slowly, and the turn's mailbox is full")
             return
-        self._letters += letters
-        self._at = at
+        self._deliveries.append(Delivery(tuple(letters), at))
         self._news.set()
 
     def _is_taken(self, letters: list[Letter], at: float) -> bool:
@@ -68,19 +66,25 @@ class Mailbox:
             self._news.set()
             return True
 
+    @property
+    def closed(self) -> bool:
+        return self._reason is not None
+
     def close(self, reason: str) -> None:
         self._reason = self._reason or reason
         self._news.set()
 
-    def empty(self) -> list[Letter]:
+    def empty(self) -> Sequence[Delivery]:
         """Take out what has arrived, without waiting; what went wrong before is forgotten."""
-        letters, self._letters = self._letters, []
+        deliveries, self._deliveries = self._deliveries, []
         self._bytes = 0
         self._mistake = None
-        return letters
+        return deliveries
 
-    async def take(self, at_once: TakeAtOnce | None = None) -> Delivery:
-        """All that has arrived, at least one letter. Raises MailboxClosedError at the end.
+    async def take(self, at_once: TakeAtOnce | None = None) -> Sequence[Delivery]:
+        """All that has arrived, at least one delivery, each with the time it came.
+
+        Raises MailboxClosedError at the end.
 
         While there is nothing, `at_once` is offered what comes; what it raises is raised here.
         """
@@ -88,8 +92,8 @@ class Mailbox:
             if self._mistake is not None:
                 mistake, self._mistake = self._mistake, None
                 raise mistake
-            if self._letters:
-                return Delivery(tuple(self.empty()), self._at)
+            if self._deliveries:
+                return self.empty()
             if self._reason is not None:
                 raise MailboxClosedError(self._reason)
             self._news = trio.Event()

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
 import trio
-from attrs import frozen
+from attrs import Factory, frozen
 
-from sources.app_server.capabilities import Capabilities
+from pipeline.options import DAY
+from pipeline.options import backend_flag as flag
+from sources.app_server.capabilities import Capabilities, Learned
 from sources.app_server.client import AppServerClient
-
-if TYPE_CHECKING:
-    from sources.app_server.held import HeldTurns
 
 
 @frozen
@@ -27,6 +24,31 @@ class Place:
     """Whether turns get a file system to look at, as some versions need it to show pictures."""
     hides_mcp: bool = False
     """Whether turns run without the MCP servers that the backend's configuration names."""
+    learned: Learned = Factory(Learned)
+
+
+@frozen(slots=False)
+class TimeoutOptions:
+    """How long a turn may be silent, and how long it may last, as an operator writes it."""
+
+    codex_first_event_timeout: float = flag(
+        "CODEX_FIRST_EVENT_TIMEOUT_S",
+        120.0,
+        "how long a turn may take to say its first word",
+        bounds=(1, DAY),
+    )
+    codex_idle_timeout: float = flag(
+        "CODEX_IDLE_TIMEOUT_S",
+        300.0,
+        "how long it may then be silent",
+        bounds=(1, DAY),
+    )
+    codex_turn_timeout: float = flag(
+        "CODEX_TURN_TIMEOUT_S",
+        3600.0,
+        "how long a turn may take in all",
+        bounds=(1, 7 * DAY),
+    )
 
 
 @frozen
@@ -36,21 +58,6 @@ class Bounds:
     first_event: float = 120.0
     idle: float = 300.0
     total: float = 3600.0
-
-
-class Backend(Protocol):
-    """Whatever keeps app-servers running."""
-
-    @property
-    def bounds(self) -> Bounds:
-        """How long a turn may take, unless it says otherwise."""
-        ...
-
-    @property
-    def held(self) -> HeldTurns:
-        """The turns that wait for their follow-ups."""
-        ...
-
-    async def lease(self) -> Place:
-        """A place on the least loaded one. Raises ProxyError when there is none."""
-        ...
+    outputs: float = 10.0
+    """How long a turn that waits for the outputs of its calls is listened to in silence, where the
+    backend does not tell when a response ends, and nothing cuts the turn before."""

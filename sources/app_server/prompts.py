@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from pipeline.loose_json import Json, as_json, as_list, is_list, text_of
-from pipeline.turn import Tool
+from pipeline.turn import OutputSchema, Tool
 
 _RULES: Final = """\
 You can call tools that the user's client runs. To call one, write one block, alone on its own
@@ -17,6 +17,10 @@ lines and not in a code fence:
 The arguments must follow the tool's schema. Write one block for each call, several if they do not
 depend on each other, and then stop: the results come in the next message. Never make up a result.
 The tools:"""
+FORM_RULE: Final = (
+    "Your final answer must be one JSON value that is valid against this JSON schema, and nothing "
+    "else: no words around it, no code fence. The JSON schema:"
+)
 
 
 def tool_prompt(tools: Sequence[Tool]) -> str:
@@ -39,6 +43,17 @@ def choice_prompt(tool: str | None) -> str:
     """The rule that a tool must be called, for a backend that has no parameter for it."""
     which = f"the tool `{tool}`" if tool is not None else "one of your tools, or several of them,"
     return f"You must call {which} now. An answer without such a call is of no use."
+
+
+def form_prompt(form: OutputSchema, *, enforced: bool) -> str:
+    """What the backend has no parameter for: a description, and a schema that is not enforced.
+
+    The schema is written as it came. Models fill in properties in its order, and the same request
+    gives the same text, so that the upstream's prompt cache works.
+    """
+    about = [f"What your final answer is: {form.description}"] if form.description else []
+    rule = [] if enforced else [FORM_RULE, msgspec.json.encode(form.schema).decode()]
+    return "\n".join([*about, *rule])
 
 
 def flattened(items: Sequence[Json]) -> str:

@@ -46,6 +46,12 @@ class TurnReader:
     def ended(self) -> bool:
         return self._decoder.ended
 
+    def read_all(self, deliveries: Sequence[Delivery]) -> Burst:
+        """The events in them, in order, each with the time it came."""
+        if len(deliveries) == 1:  # as nearly always
+            return self.read(deliveries[0])
+        return tuple(event for delivery in deliveries for event in self.read(delivery))
+
     def read(self, delivery: Delivery) -> Burst:
         """The events in it, in order."""
         letters, at = delivery.letters, delivery.at
@@ -74,10 +80,10 @@ class TurnReader:
             except ValueError:
                 self._decoder.unreadable("a line that is not JSON")
                 continue
+            message = to_client(message, self._aliases)
             if self._record is not None:
                 self._record.write(message, at)
-            record = Record(0, to_client(message, self._aliases))
-            events += self._decoder.feed_watched(record, at, self._watch)
+            events += self._decoder.feed_watched(Record(0, message), at, self._watch)
         return events
 
 

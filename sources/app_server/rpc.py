@@ -13,6 +13,7 @@ from pipeline.errors import Failure
 from pipeline.loose_json import Json, as_json, is_json, text_of
 from pipeline.transcript import parse_line
 from sources.decode.failures import rpc_failure
+from sources.problems import Report, unreported
 
 INVALID_REQUEST: Final = -32600
 UNKNOWN_METHOD: Final = -32601
@@ -64,9 +65,10 @@ Incoming: TypeAlias = Answer | Notification | ServerRequest
 
 @define
 class RpcCore:
-    """Numbers our requests and tells apart what comes in. Broken lines are counted and skipped."""
+    """Numbers our requests and tells apart what comes in. Broken lines are reported and skipped."""
 
     counters: Counter[str] = Factory(Counter[str])
+    report: Report = unreported
     _last_id: int = 0
 
     def count(self, what: str) -> None:
@@ -96,15 +98,17 @@ class RpcCore:
         return [read for line in lines if (read := self.read(line)) is not None]
 
     def read(self, line: bytes) -> Incoming | None:
-        """What one line says; None, and counted, if it says nothing."""
+        """What one line says; None, and reported, if it says nothing."""
         try:
             message = parse_line(line)
         except ValueError:
             self.counters["broken line"] += 1
+            self.report("unreadable_item", "line")
             return None
         read = _classify(message, len(line)) if is_json(message) else None
         if read is None:
             self.counters["not a message"] += 1
+            self.report("unreadable_item", "message")
         return read
 
 

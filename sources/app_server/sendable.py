@@ -8,21 +8,25 @@ import attrs
 
 from pipeline.errors import Failure, ProxyError
 from pipeline.loose_json import is_json, is_list
-from pipeline.turn import Tool, Turn
+from pipeline.turn import OutputSchema, Tool, Turn
 
 DEEPEST: Final = 100
 """Codex reads 127 levels of JSON; some of them are the request's own."""
 _OF_A_TURN: Final = [
-    field.name for field in attrs.fields(Turn) if field.name not in {"tools", "items"}
+    field.name
+    for field in attrs.fields(Turn)
+    if field.name not in {"tools", "items", "output_schema"}
 ]
 _OF_A_TOOL: Final = [field.name for field in attrs.fields(Tool)]
+_OF_A_FORM: Final = [field.name for field in attrs.fields(OutputSchema)]
 
 
 def check_sendable(turn: Turn) -> None:
     """Raise ProxyError where a Turn holds half of a surrogate pair, or JSON that is too deep."""
     plain = [getattr(turn, name) for name in _OF_A_TURN]
     tools = [[getattr(tool, name) for name in _OF_A_TOOL] for tool in turn.tools]
-    todo: list[tuple[object, int]] = [(plain, 0), (tools, 0), ([*turn.items], 0)]
+    form = [getattr(turn.output_schema, name, None) for name in _OF_A_FORM]
+    todo: list[tuple[object, int]] = [(plain, 0), (tools, 0), (form, 0), ([*turn.items], 0)]
     while todo:
         value, depth = todo.pop()
         if depth > DEEPEST:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from pipeline.events import Burst, ResponseEnd, ToolCall, Usage
 from pipeline.loose_json import Json, as_json, as_list, is_json, text_of
 from sources.app_server.client import BackendGoneError, BackendSilentError, Pending
 from sources.app_server.mailbox import Delivery, Mailbox, TakeAtOnce
 from sources.app_server.mcp_servers import named_servers
+from sources.app_server.names import Aliases
 from sources.app_server.place import Place
-from sources.app_server.rpc import OVERLOADED, RpcError, ServerRequest
+from sources.app_server.rpc import OVERLOADED, Notification, RpcError, ServerRequest
 from sources.app_server.thread import ThreadPlan, thread_id, turn_id
+from sources.decode.turn_decoder import TurnDecoder
+from sources.decode.v2 import RAW_ITEM, RESPONSE_END
 
 LETTING_GO: Final = 5.0
 """How long the end of a turn may take, behind the client's back."""
@@ -20,7 +24,7 @@ LATEST: Final = 600.0
 
 
 class Session:
-    """A thread with one turn on it. However it is left, it is let go once.
+    """A thread with one turn on it, and its decoder. However it is left, it is let go once.
 
     To let go is to interrupt the turn if it still runs, exactly once, and to delete the thread.
     """
@@ -32,10 +36,14 @@ class Session:
         """The backend said that the turn is over: there is nothing to interrupt."""
         self.requests: dict[str, ServerRequest] = {}
         """The tool calls that the backend waits for, by call id."""
+        self._outputs: dict[str, Any] = {}
+        self.decoder = TurnDecoder()
+        self.aliases = Aliases(())
         self._opening: Pending | None = None
         self._starting: Pending | None = None
         self._interrupting: Pending | None = None
-        self._turn = ""
+        self.turn = ""
+        """The id of the turn."""
         self._mailbox: Mailbox | None = None
         self._let_go = False
         self._released = False
@@ -49,9 +57,15 @@ class Session:
     def alive(self) -> bool:
         return self.place.client.gone is None
 
-    async def start(self, plan: ThreadPlan) -> str:
-        """Open the thread, give it its history, start the turn; the turn's id."""
+    async def start(self, plan: ThreadPlan) -> None:
+        """Open the thread, give it its history, start the turn."""
         client = self.place.client
+        self.aliases = plan.aliases
+        self.decoder = TurnDecoder(
+            known_calls=plan.history_calls,
+            raw_items=self.place.capabilities.raw_events,
+            report=client.problems.report,
+        )
         opening = plan.thread_start(await self._hidden_servers())
         opened = await client.request("thread/start", opening, begun=self._opens)
         self.thread = thread_id(opened)
@@ -61,9 +75,8 @@ class Session:
             injected: Json = {"threadId": self.thread, "items": items}
             await client.request("thread/inject_items", injected)
         params = plan.turn_start(self.thread)
-        self._turn = turn_id(await client.request("turn/start", params, begun=self._starts))
+        self.turn = turn_id(await client.request("turn/start", params, begun=self._starts))
         self._starting = None
-        return self._turn
 
     async def _hidden_servers(self) -> frozenset[str]:
         """The MCP servers that the thread must do without, as they are named at this moment.
@@ -80,35 +93,77 @@ class Session:
     def _starts(self, asked: Pending) -> None:
         self._starting = asked
 
-    async def next(self, at_once: TakeAtOnce) -> Delivery:
+    async def next(self, at_once: TakeAtOnce) -> Sequence[Delivery]:
         """What was said next, and not taken at once. Calls that are asked for are noted."""
         assert self._mailbox is not None, "the session has not been started"  # noqa: S101
-        delivery = await self._mailbox.take(at_once)
-        for letter in delivery.letters:
-            if isinstance(letter, ServerRequest):
-                self.requests[text_of(letter.params.get("callId"))] = letter
-        return delivery
+        deliveries = await self._mailbox.take(at_once)
+        self._note_requests(deliveries)
+        return deliveries
 
-    def skip(self) -> None:
-        """Pass over what was said while nobody listened, but for the calls to be run."""
+    def late(self) -> Sequence[Delivery]:
+        """What was said while nobody listened: later calls of the same response, or its end."""
         assert self._mailbox is not None, "the session has not been started"  # noqa: S101
-        for letter in self._mailbox.empty():
-            if isinstance(letter, ServerRequest):
-                self.requests[text_of(letter.params.get("callId"))] = letter
-            elif not isinstance(letter, bytes) and letter.method == "turn/completed":
+        deliveries = self._mailbox.empty()
+        self._note_requests(deliveries)
+        for letter in (letter for delivery in deliveries for letter in delivery.letters):
+            if isinstance(letter, Notification) and letter.method == "turn/completed":
                 self.ended = True
+        return deliveries
 
-    async def answer(self, outputs: dict[str, Any]) -> None:
+    def _note_requests(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            for letter in delivery.letters:
+                if isinstance(letter, ServerRequest):
+                    self.requests[text_of(letter.params.get("callId"))] = letter
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether more was said while nobody listened than is kept."""
+        return self._mailbox is not None and self._mailbox.closed
+
+    def messages_of(self, late: Burst) -> Iterator[Json]:
+        """Late calls, and the end of their response, as messages that are read as the same."""
+        place: Json = {"threadId": self.thread, "turnId": self.turn}
+        usage: Json = {}
+        for event in late:
+            match event:
+                case ToolCall():
+                    made = {"call_id": event.call_id, "name": event.name, "id": event.item_id}
+                    item = {"type": "function_call", **made, "arguments": event.arguments}
+                    yield {"method": RAW_ITEM, "params": {**place, "item": item}}
+                case Usage():
+                    usage = {
+                        "inputTokens": event.input_tokens,
+                        "cachedInputTokens": event.cached_tokens,
+                        "outputTokens": event.output_tokens,
+                        "reasoningOutputTokens": event.reasoning_tokens,
+                        "totalTokens": event.total_tokens,
+                    }
+                case ResponseEnd():
+                    yield {"method": RESPONSE_END, "params": {**place, "usage": usage}}
+                case _:
+                    continue
+
+    def learn(self) -> None:
+        """Note for later turns what the backend was seen to tell."""
+        waits = self.place.capabilities.dynamic_tools
+        self.place.learned.note(self.decoder.response_ends(calls_wait=waits))
+
+    def give(self, outputs: Mapping[str, Any]) -> None:
+        """Take the outputs of calls; Codex asks for one after the other, maybe much later."""
+        self._outputs |= outputs
+
+    async def answer(self) -> None:
         """Answer those of the waiting calls whose output is known."""
-        for call_id in [call for call in self.requests if call in outputs]:
-            request = self.requests.pop(call_id)
-            await self.place.client.answer(request, tool_result(outputs[call_id]))
+        for call_id in [call for call in self.requests if call in self._outputs]:
+            request, output = self.requests.pop(call_id), self._outputs.pop(call_id)
+            await self.place.client.answer(request, tool_result(output))
 
     def interrupt(self) -> None:
         """Ask the backend to stop, without waiting for its answer: it may do so at once."""
-        if self._interrupting is None and self._turn and not self.ended and self.alive:
+        if self._interrupting is None and self.turn and not self.ended and self.alive:
             self.place.client.close_mailbox(self.thread)  # from here on everything is late
-            params = {"threadId": self.thread, "turnId": self._turn}
+            params = {"threadId": self.thread, "turnId": self.turn}
             self._interrupting = self.place.client.begin("turn/interrupt", params)
 
     def release(self) -> None:
@@ -161,7 +216,7 @@ class Session:
 
     async def _interrupt(self) -> None:
         if self._starting is not None and not self.ended:
-            self._turn = turn_id(await self._starting.wait(LETTING_GO))
+            self.turn = turn_id(await self._starting.wait(LETTING_GO))
         self.interrupt()
         if self._interrupting is None:
             return
@@ -170,7 +225,7 @@ class Session:
         except RpcError as error:
             if error.code != OVERLOADED:
                 raise
-            params = {"threadId": self.thread, "turnId": self._turn}
+            params = {"threadId": self.thread, "turnId": self.turn}
             await self.place.client.request("turn/interrupt", params, LETTING_GO)
 
     async def _delete(self) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Awaitable, Callable
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import trio
 
@@ -17,16 +16,13 @@ from sources.app_server.catalog import write_catalog
 from sources.app_server.hermetic import Confinement
 from sources.app_server.listening_child import ListeningChild
 from sources.app_server.mcp_servers import configured_servers
+from sources.app_server.options import BackendOptions
 from sources.app_server.stdio import StdioTransport
-from sources.app_server.transport import Transport
-
-if TYPE_CHECKING:
-    from sources.app_server.backend import BackendOptions
+from sources.app_server.transport import Connect, Transport
 
 LONGEST_SOCKET: Final = 107 if sys.platform == "linux" else 103
 """How many bytes the path of a socket file may have."""
 MOST_LIVES: Final = 999_999
-Connect: TypeAlias = Callable[[trio.Nursery], Awaitable[Transport]]
 
 
 class Start(NamedTuple):

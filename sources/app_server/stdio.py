@@ -87,7 +87,11 @@ class StdioTransport(Child):
                 raise await self._gone() from error
             if not data:
                 raise await self._gone()
-            if lines := self._framer.feed(data):
+            skipped = self._framer.overlong
+            lines = self._framer.feed(data)
+            # A line that is too long to hold is passed on empty, so that it is reported.
+            lines += [b""] * (self._framer.overlong - skipped)
+            if lines:
                 return lines
 
     async def _read(self) -> bytes:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import random
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
 import trio
-from attrs import Factory, define, frozen
+from attrs import Factory, define
 
 from pipeline.errors import Failure, ProxyError
 from pipeline.loose_json import text_of
-from sources.app_server.capabilities import probe
+from sources.app_server.capabilities import Learned, probe
 from sources.app_server.client import AppServerClient, BackendGoneError, BackendSilentError
+from sources.app_server.patience import Patience, Pauses
 from sources.app_server.place import Place
 from sources.app_server.rpc import RpcError, ServerRequest, thread_of
-from sources.app_server.starting import Connect
-from sources.app_server.transport import Transport, TransportClosedError
+from sources.app_server.transport import Connect, Transport, TransportClosedError
+from sources.problems import Problems
 
 NOISE: Final = (
     "account/rateLimits/updated",
@@ -34,40 +34,6 @@ LOOK_EVERY: Final = 8
 """After so many turns the memory of a child is looked at again."""
 
 _log: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger(__name__)
-
-
-@frozen
-class Patience:
-    """How long to wait for a start, how soon to try again, and when a child is worn out."""
-
-    handshake: float = 30.0
-    first_pause: float = 0.25
-    longest_pause: float = 15.0
-    window: float = 60.0
-    """Only ends within this window make the next pause longer: a bad minute is not for life."""
-    most_turns: int = 0
-    """After so many turns a child of ours is replaced; 0 means never."""
-    most_memory: int = 0
-    """Over so many bytes a child of ours is replaced; 0 means never."""
-    drain: float = 900.0
-    """How long a replaced child may take to end its last turns."""
-
-
-class Pauses:
-    """How soon to start again what ended, the longer the more often it did so of late."""
-
-    def __init__(self, patience: Patience) -> None:
-        self._patience = patience
-        self._ends: deque[float] = deque()
-
-    def next(self) -> float:
-        """Exponential in the number of recent ends, with jitter so that many do not march."""
-        now = trio.current_time()
-        self._ends.append(now)
-        while self._ends[0] < now - self._patience.window:
-            self._ends.popleft()
-        pause = self._patience.first_pause * 2.0 ** (len(self._ends) - 1)
-        return min(pause, self._patience.longest_pause) * random.uniform(0.5, 1.0)  # noqa: S311
 
 
 class _Life:
@@ -134,7 +100,7 @@ class _Life:
         try:
             with trio.fail_after(limit):
                 self._transport = await server.connect(nursery)
-            client = self._client = AppServerClient(self._transport, server.counters)
+            client = self._client = AppServerClient(self._transport, server.problems)
             client.on_request = self._declined
             nursery.start_soon(client.run)
             await client.handshake("codex-sluice", "0.1.0", server.quiet, limit)
@@ -145,6 +111,7 @@ class _Life:
                 nursery,
                 sees_files=server.sees_files,
                 hides_mcp=server.hides_mcp,
+                learned=server.learned.setdefault(client.user_agent, Learned()),
             )
             server.opened(self, self._place)
             _log.info("app-server is ready", server=server.name, version=client.user_agent)
@@ -216,10 +183,14 @@ class AppServer:
     on_turn: Callable[[], None] = lambda: None
     """Told of every turn, where somebody else decides when the app-server is worn out."""
     counters: Counter[str] = Factory(Counter[str])
+    problems: Problems = Factory(lambda self: Problems(self.counters, self.name), takes_self=True)
+    """Told of what it wrote and nobody could use; counted with the rest."""
     problem: str = "it has not been started yet"
     """Why it is not ready, or was not the last time, as clients may be told."""
     last_words: str = ""
     """What it said on standard error before it ended."""
+    learned: dict[str, Learned] = Factory(dict[str, Learned])
+    """What was learned of each Codex that ran here, by how it introduced itself."""
     _leader: tuple[_Life, Place] | None = None
     _life: _Life | None = None
     _changed: trio.Event = Factory(trio.Event)
@@ -244,6 +215,12 @@ class AppServer:
 
     async def run(self) -> None:
         """Live, die and live again until cancelled."""
+        try:
+            await self._run()
+        finally:
+            self.problems.close()
+
+    async def _run(self) -> None:
         pauses = Pauses(self.patience)
         async with trio.open_nursery() as lives:
             while True:

@@ -6,10 +6,17 @@ from collections.abc import Collection
 from typing import Any
 
 from pipeline.loose_json import Json, as_json, as_list, text_of
+from pipeline.strict_schema import first_violation
 from pipeline.turn import NamedTool, Turn
 from sources.app_server.capabilities import Capabilities
 from sources.app_server.names import Aliases
-from sources.app_server.prompts import choice_prompt, flattened, item_images, tool_prompt
+from sources.app_server.prompts import (
+    choice_prompt,
+    flattened,
+    form_prompt,
+    item_images,
+    tool_prompt,
+)
 
 
 class ThreadPlan:
@@ -22,6 +29,9 @@ class ThreadPlan:
         self._can = can
         self._workspace = workspace
         self._sees_files = sees_files
+        form = turn.output_schema
+        # Codex calls every schema strict, and the model refuses one that cannot be.
+        self._enforced = form is not None and first_violation(form.schema) is None
         self.aliases = Aliases(tool.name for tool in turn.tools if can.dynamic_tools)
         self.history_calls = frozenset(
             text_of(item.get("call_id"))
@@ -81,8 +91,9 @@ class ThreadPlan:
             "model": turn.model,
             "effort": turn.effort,
             "summary": turn.summary,
-            "outputSchema": turn.output_schema,
         }
+        if turn.output_schema is not None and self._enforced:
+            params["outputSchema"] = turn.output_schema.schema
         return params | {key: value for key, value in optional.items() if value is not None}
 
     def _instructions(self) -> str:
@@ -92,6 +103,8 @@ class ThreadPlan:
             parts.append(tool_prompt(turn.offered))
         if turn.offered and turn.tool_choice != "auto":
             parts.append(choice_prompt(self._chosen()))
+        if turn.output_schema is not None:
+            parts.append(form_prompt(turn.output_schema, enforced=self._enforced))
         return "\n\n".join(part for part in parts if part)
 
     def _chosen(self) -> str | None:

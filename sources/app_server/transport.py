@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias
+
+import trio
 
 
 class TransportClosedError(Exception):
@@ -35,3 +38,7 @@ class Transport(Protocol):
     async def aclose(self) -> None:
         """Let go of the other side, by force if need be. Never raises, never takes long."""
         ...
+
+
+Connect: TypeAlias = Callable[[trio.Nursery], Awaitable[Transport]]
+"""Makes a connection, whose tasks run in the nursery."""

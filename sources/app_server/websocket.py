@@ -30,26 +30,31 @@ Wire: TypeAlias = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 class WebSocketTransport:
     """One connection; a message is a text frame."""
 
-    def __init__(self, connection: BurstingConnection, stream: Wire, url: str) -> None:
+    def __init__(self, connection: BurstingConnection, stream: Wire, name: str) -> None:
         self._connection = connection
         self._stream = stream
-        self._url = url
+        self._name = name
 
     @classmethod
     async def connect(
-        cls, nursery: trio.Nursery, url: str, *, token: str = ""
+        cls, nursery: trio.Nursery, url: str, *, token: str = "", name: str = ""
     ) -> WebSocketTransport:
-        """Connect, with a capability token where the server asks for one."""
+        """Connect, with a capability token where the server asks for one.
+
+        Errors tell the name in place of the address, where there is one.
+        """
         try:
-            transport: WebSocketTransport = await nursery.start(cls._host, url, token)
+            transport: WebSocketTransport = await nursery.start(cls._host, url, token, name or url)
         except _BROKEN as error:
             reason = only_member(error) if isinstance(error, BaseExceptionGroup) else error
-            raise TransportClosedError(f"cannot connect to {url}: {_reason(reason)}") from error
+            raise TransportClosedError(
+                f"cannot connect to {name or url}: {_reason(reason)}"
+            ) from error
         return transport
 
     @classmethod
     async def _host(
-        cls, url: str, token: str, task_status: trio.TaskStatus[WebSocketTransport]
+        cls, url: str, token: str, name: str, task_status: trio.TaskStatus[WebSocketTransport]
     ) -> None:
         """Hold the connection. Its own reader may fail, and must not take the nursery along."""
         headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
@@ -60,7 +65,7 @@ class WebSocketTransport:
                 connection = BurstingConnection(stream, host, resource, headers, LONGEST_LINE)
                 await connection.open(nursery)
                 connected = True
-                task_status.started(cls(connection, stream, url))
+                task_status.started(cls(connection, stream, name))
         except _BROKEN:
             if not connected:  # afterwards, whoever receives is told
                 raise
@@ -74,13 +79,13 @@ class WebSocketTransport:
         try:
             await self._connection.send_message(message.decode())
         except ConnectionClosed as error:
-            raise TransportClosedError(f"{self._url} {_reason(error)}") from error
+            raise TransportClosedError(f"{self._name} {_reason(error)}") from error
 
     async def receive(self) -> list[bytes]:
         try:
             return await self._connection.take()
         except ConnectionClosed as error:
-            raise TransportClosedError(f"{self._url} {_reason(error)}") from error
+            raise TransportClosedError(f"{self._name} {_reason(error)}") from error
 
     def memory(self) -> int | None:
         return None

@@ -8,11 +8,12 @@ from typing import Literal
 
 from attrs import Factory, define
 
-from pipeline.call_shapes import call_arguments, call_name
+from pipeline.call_shapes import call_arguments, call_id, call_name, has_unreadable_arguments
 from pipeline.events import (
     BackendNotice,
     Event,
     Failed,
+    LostCall,
     ReasoningDelta,
     ReasoningItem,
     ResponseEnd,
@@ -25,11 +26,48 @@ from pipeline.events import (
 )
 from pipeline.loose_json import Json, as_json, as_list, is_json, text_of
 from sources.decode.failures import codex_failure, incomplete_reason
+from sources.problems import Kind, Report, unreported
 
 MIRROR = "the same in another dialect"
 ECHO = "an echo of the input"
 SILENT = "says nothing to a client"
 REPEATED = "an item that was told before"
+COMPACTION = "said while the conversation was compacted"
+EARLIER_USAGE = "what an earlier answer has cost"
+BACKENDS_OWN = frozenset(
+    {
+        "additional_tools",
+        "agent_message",
+        "apply_patch_call",
+        "apply_patch_call_output",
+        "code_interpreter_call",
+        "compaction",
+        "compaction_trigger",
+        "computer_call",
+        "computer_call_output",
+        "configuration_update",
+        "context_compaction",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "file_search_call",
+        "ghost_snapshot",
+        "image_generation_call",
+        "local_shell_call",
+        "local_shell_call_output",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "mcp_call",
+        "mcp_list_tools",
+        "program",
+        "program_output",
+        "shell_call",
+        "shell_call_output",
+        "tool_search_call",
+        "tool_search_output",
+        "web_search_call",
+    }
+)
+"""Items of the Responses API that tell what a backend does with tools and notes of its own."""
 
 
 class Speech:
@@ -67,6 +105,7 @@ class TurnState:
 
     choice: int = 0
     known_calls: frozenset[str] = frozenset()
+    report: Report = unreported
     dropped: Counter[str] = Factory(Counter[str])
     text: Speech = Factory(Speech)
     reasoning: Speech = Factory(Speech)
@@ -77,8 +116,17 @@ class TurnState:
     _requested: set[str] = Factory(set[str])
     _over: dict[str, int] = Factory(dict[str, int])
     _tells_begins: bool = False
-    _usage_from: str = ""
+    ends_by: Literal["", "responses", "totals"] = ""
+    """What the ends of responses were seen by; running totals come late where calls wait."""
+    missed_end: bool = False
+    """Whether a response turned out to have ended without a word."""
     _usage_total: int | None = None
+    _owes_usage: bool = False
+    _outputs_taken: bool = False
+    started: bool = False
+    """The turn is said to have started: no echo of its history comes any more."""
+    compacting: bool = False
+    """Codex shortens the conversation; what its model says meanwhile is no part of the answer."""
 
     def drop(self, reason: str) -> Sequence[Event]:
         """Let a message end here, and say why."""
@@ -86,6 +134,23 @@ class TurnState:
             reason = "other"  # a hostile backend must not fill the books
         self.dropped[reason] += 1
         return ()
+
+    def problem(self, kind: Kind, name: str, reason: str) -> Sequence[Event]:
+        """Let a message end here that could not be used, and report it."""
+        self.report(kind, name)
+        return self.drop(reason)
+
+    def lost_call(
+        self,
+        reason: Literal["nameless", "unreadable"],
+        item: Json,
+        at: float,
+        key: str = "",
+    ) -> Sequence[Event]:
+        """Report a call that cannot be forwarded, and let the turn's end tell of it."""
+        kind: Kind = "nameless_call" if reason == "nameless" else "unreadable_call"
+        self.report(kind, text_of(item.get("type")) or "function_call")
+        return (LostCall(reason, key or call_id(item), self.choice, at),)
 
     # -- items that come again -------------------------------------------------------------------
 
@@ -106,8 +171,9 @@ class TurnState:
 
     def say(self, text: object, item_id: object, at: float) -> Sequence[Event]:
         if not isinstance(text, str):
-            return self.drop("text that is not a string")
+            return self.problem("unreadable_item", "text", "text that is not a string")
         self.text.delta()
+        self.speaks()
         if not text:
             return self.drop("an empty delta")
         return (TextDelta(text, text_of(item_id), self.choice, at),)
@@ -121,8 +187,10 @@ class TurnState:
         self, text: object, kind: Literal["summary", "text"], part: object, item: object, at: float
     ) -> Sequence[Event]:
         if not isinstance(text, str):
-            return self.drop("reasoning that is not a string")
+            reason = "reasoning that is not a string"
+            return self.problem("unreadable_item", "reasoning", reason)
         self.reasoning.delta()
+        self.speaks()
         number = part if isinstance(part, int) else 0
         return (ReasoningDelta(text, kind, number, text_of(item), self.choice, at),)
 
@@ -145,24 +213,36 @@ class TurnState:
             case "function_call":
                 return self.call(item, at)
             case "function_call_output":
+                self._outputs_taken = True
                 output = content_text(item.get("output"))
                 return (ToolOutput(text_of(item.get("call_id")), output, self.choice, at),)
             case "reasoning":
                 return self.reasoning_item(item, at)
-            case other:
-                return self.drop(f"an item of type {other!s:.40}")
+            case _:
+                return self.other_item(item)
+
+    def other_item(self, item: Json) -> Sequence[Event]:
+        """An item that becomes no event: the backend's own business, or a problem."""
+        kind = text_of(item.get("type"))
+        reason = f"an item of type {kind:.40}" if kind else "an item without a type"
+        if kind in BACKENDS_OWN:
+            return self.drop(reason)
+        return self.problem("unreadable_item", kind, reason)
 
     def call(self, item: Json, at: float) -> Sequence[Event]:
-        call_id = text_of(item.get("call_id")) or text_of(item.get("id"))
-        if call_id in self.known_calls:
+        identity = text_of(item.get("call_id")) or text_of(item.get("id"))
+        if identity in self.known_calls and not self.started:
             return self.drop(ECHO)
         name = call_name(item)
-        if not name or not call_id:
-            return self.drop("a call without a name or an id")
+        if not name or not identity:
+            return self.lost_call("nameless", item, at)
+        if has_unreadable_arguments(item):
+            return self.lost_call("unreadable", item, at)
         namespace = item.get("namespace")
+        self.speaks()
         return (
             ToolCall(
-                call_id=call_id,
+                call_id=identity,
                 name=name,
                 arguments=call_arguments(item) or "{}",
                 item_id=text_of(item.get("id")),
@@ -176,12 +256,12 @@ class TurnState:
         """A call as a request to run it: parsed and out of order, so only for want of raw items."""
         if self.raw_items:
             return self.drop(MIRROR)
-        call_id = params.get("callId", params.get("call_id", params.get("id")))
-        if text_of(call_id) in self._requested:
+        identity = params.get("callId", params.get("call_id", params.get("id")))
+        if text_of(identity) in self._requested:
             return self.drop(MIRROR)
-        self._requested.add(text_of(call_id))
+        self._requested.add(text_of(identity))
         call = {
-            "call_id": call_id,
+            "call_id": identity,
             "name": params.get("tool"),
             "arguments": params.get("arguments"),
         }
@@ -207,21 +287,40 @@ class TurnState:
         """The backend said itself that an upstream response is over."""
         if not self._tells_begins:
             self._over.clear()  # some upstreams use the same ids in every response
-        if self._usage_from == "totals":
+        if self.ends_by == "totals":
             return self.drop(MIRROR)
-        self._usage_from = "responses"
+        self.ends_by = "responses"
         end = ResponseEnd(text_of(response_id), self.choice, at)
         return [*self._usage(usage, at), end]
 
     def usage_total(self, last: Json, total: Json, at: float) -> Sequence[Event]:
         """A running total. Where responses are not told to end, a new total means that one did."""
-        if self._usage_from == "responses":
+        if self.ends_by == "responses":
             return self.drop(MIRROR)
         spent = _count(total, "totalTokens", "total_tokens")
         if not _count(last, "inputTokens", "input_tokens") or spent == self._usage_total:
             return self.drop(MIRROR)
-        self._usage_from, self._usage_total = "totals", spent
+        self._usage_total = spent
+        if self._owes_usage:
+            self._owes_usage = False
+            self.missed_end = not self.ends_by
+            self.drop(EARLIER_USAGE)
+            return (ResponseEnd("", self.choice, at),)
+        self.ends_by = "totals"
         return [*self._usage(last, at), ResponseEnd("", self.choice, at)]
+
+    def resume(self) -> None:
+        """The outputs of calls are given, in an answer of their own.
+
+        Codex tells the total of a response with calls only then, behind the answer that it belongs
+        to: it is no part of this one. It comes right behind the outputs, if at all.
+        """
+        self._owes_usage, self._outputs_taken = True, False
+
+    def speaks(self) -> None:
+        """The model says something: behind the outputs, it is a new response."""
+        if self._outputs_taken:
+            self._owes_usage = False
 
     def _usage(self, usage: Json, at: float) -> list[Event]:
         if not usage:
@@ -267,6 +366,8 @@ class TurnState:
 
     def end(self, reason: str, at: float) -> Sequence[Event]:
         self.ended = True
+        if reason == "completed" and not self.ends_by:
+            self.report("missing_response_end", "turn")
         return (TurnEnd(reason, choice=self.choice, at=at),)
 
 

@@ -145,3 +145,43 @@ HANDLERS: Final[dict[str, Callable[[LegacyState, Json, float], Sequence[Event]]]
     "plan_update": _silent,
     "turn_diff": _silent,
 }
+
+NOISE: Final = frozenset(
+    {
+        "apply_patch_approval_request",
+        "collab_agent_interaction_begin",
+        "collab_agent_interaction_end",
+        "collab_agent_spawn_begin",
+        "collab_agent_spawn_end",
+        "collab_close_begin",
+        "collab_close_end",
+        "collab_waiting_begin",
+        "collab_waiting_end",
+        "context_compacted",
+        "elicitation_request",
+        "entered_review_mode",
+        "exec_approval_request",
+        "exec_command_begin",
+        "exec_command_end",
+        "exec_command_output_delta",
+        "exited_review_mode",
+        "get_history_entry_response",
+        "list_custom_prompts_response",
+        "list_skills_response",
+        "patch_apply_begin",
+        "patch_apply_end",
+        "plan_delta",
+        "request_user_input",
+        "shutdown_complete",
+        "skills_update_available",
+        "terminal_interaction",
+        "thread_name_updated",
+        "thread_rolled_back",
+        "undo_completed",
+        "undo_started",
+        "view_image_tool_call",
+        "web_search_begin",
+        "web_search_end",
+    }
+)
+"""What Codex tells of tools and notes of its own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from pipeline.call_shapes import fragments_of, is_call
+from pipeline.call_shapes import call_key, fragments_of, has_unreadable_arguments, is_call
 from pipeline.events import Event, Failed, TextDelta
 from pipeline.loose_json import Json, as_json, as_list, text_of
 from sources.decode.failures import responses_failure
@@ -40,6 +40,24 @@ def _fragments(state: TurnState, event: Json, at: float) -> Sequence[Event]:
     return fragments_of(event, choice=state.choice, at=at) or state.drop(SILENT)
 
 
+def _arguments_delta(state: TurnState, event: Json, at: float) -> Sequence[Event]:
+    if not isinstance(event.get("delta"), str):
+        return _unreadable_arguments(state, event)
+    return _fragments(state, event, at)
+
+
+def _arguments_done(state: TurnState, event: Json, at: float) -> Sequence[Event]:
+    if has_unreadable_arguments(event):
+        return _unreadable_arguments(state, event)
+    return _fragments(state, event, at)
+
+
+def _unreadable_arguments(state: TurnState, event: Json) -> Sequence[Event]:
+    """A piece of a call; the call itself is lost only if its finished item cannot be read."""
+    reason = "arguments that are not a string"
+    return state.problem("unreadable_call", text_of(event.get("type")), reason)
+
+
 def _item_added(state: TurnState, event: Json, at: float) -> Sequence[Event]:
     item = as_json(event.get("item"))
     state.item_begins(item.get("id"))
@@ -56,6 +74,8 @@ def _item_added(state: TurnState, event: Json, at: float) -> Sequence[Event]:
 def _item_done(state: TurnState, event: Json, at: float) -> Sequence[Event]:
     """A finished item. A message may carry calls as parts of its content beside its text."""
     item = as_json(event.get("item"))
+    if item.get("type") == "custom_tool_call" or (is_call(item) and has_unreadable_arguments(item)):
+        return state.lost_call("unreadable", item, at, call_key(event, item))
     calls = fragments_of(event, choice=state.choice, at=at)
     told = item.get("type") in ("message", "reasoning")
     if told and state.repeated(text_of(item.get("id")), raw=True):
@@ -70,8 +90,8 @@ def _item_done(state: TurnState, event: Json, at: float) -> Sequence[Event]:
             return state.reasoning_item(item, at)
         case "function_call_output":
             return state.raw_item(item, at)
-        case other:
-            return calls or state.drop(f"an item of type {other!s:.40}")
+        case _:
+            return calls or state.other_item(item)
 
 
 def _completed(state: TurnState, event: Json, at: float) -> Sequence[Event]:
@@ -120,8 +140,8 @@ HANDLERS: Final[dict[str, Callable[[TurnState, Json, float], Sequence[Event]]]] 
     "response.output_item.added": _item_added,
     "response.output_item.done": _item_done,
     "response.content_part.added": _fragments,
-    "response.function_call_arguments.delta": _fragments,
-    "response.function_call_arguments.done": _fragments,
+    "response.function_call_arguments.delta": _arguments_delta,
+    "response.function_call_arguments.done": _arguments_done,
     "response.completed": _completed,
     "response.done": _completed,
     "response.incomplete": _incomplete,
@@ -138,3 +158,20 @@ HANDLERS: Final[dict[str, Callable[[TurnState, Json, float], Sequence[Event]]]] 
     "response.reasoning_text.done": _silent,
     "keepalive": _silent,
 }
+
+NOISE: Final = (
+    "codex.",
+    "response.audio.",
+    "response.code_interpreter_call",
+    "response.compaction.",
+    "response.custom_tool_call_input.",
+    "response.file_search_call.",
+    "response.image_generation_call.",
+    "response.mcp_call",
+    "response.mcp_list_tools.",
+    "response.metadata",
+    "response.output_text.annotation.",
+    "response.shell_call",
+    "response.web_search_call.",
+)
+"""How the types of events begin that tell how a backend's own tools get on."""

@@ -6,7 +6,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from pipeline.events import BackendNotice, Event, Failed, TextDelta
+from pipeline.events import (
+    BackendNotice,
+    Event,
+    Failed,
+    ResponseEnd,
+    ResponseEnds,
+    TextDelta,
+    ToolCall,
+    ToolCallFragment,
+    ToolOutput,
+    TurnEnd,
+)
 from pipeline.loose_json import Json, as_json, is_json, text_of
 from pipeline.transcript import Record
 from sources.decode import legacy, responses, v2
@@ -14,6 +25,7 @@ from sources.decode.deltas import Delta
 from sources.decode.failures import rpc_failure
 from sources.decode.items import ECHO, MIRROR, SILENT, TurnState
 from sources.decode.legacy import LegacyState
+from sources.problems import Kind, Report, unreported
 
 Dialect: TypeAlias = Literal["v2", "legacy", "responses"]
 
@@ -34,6 +46,13 @@ class _Message(NamedTuple):
     turn: str = ""
 
 
+class _Unknown(NamedTuple):
+    """A message that no version we know sends: its method or type, if it has one."""
+
+    name: str
+    reason: str
+
+
 class TurnDecoder:
     """Total and tolerant: every message becomes events or a counted drop, never an exception.
 
@@ -47,13 +66,18 @@ class TurnDecoder:
         choice: int = 0,
         known_calls: frozenset[str] = frozenset(),
         raw_items: bool = False,
-        continued: tuple[str, str] | None = None,
+        report: Report = unreported,
     ) -> None:
-        """`raw_items`: raw items will come. `continued`: the thread and turn, already under way."""
-        self._state = TurnState(choice=choice, known_calls=known_calls, raw_items=raw_items)
+        """`raw_items`: raw items will come. `report` is told of all that could not be used."""
+        self._state = TurnState(
+            choice=choice, known_calls=known_calls, report=report, raw_items=raw_items
+        )
         self._legacy = LegacyState(self._state)
-        self._dialect: Dialect | None = "v2" if continued else None
-        self._thread, self._turn = continued or ("", "")
+        self._dialect: Dialect | None = None
+        self._thread = self._turn = ""
+        self._under_way = False
+        self._leftover: list[Event] | None = None
+        """What came of a response that an earlier answer had not seen to end."""
         self.recognized = 0
         """How many messages were of a dialect we know: 0 means that this is something else."""
 
@@ -66,10 +90,58 @@ class TurnDecoder:
     def ended(self) -> bool:
         return self._state.ended
 
+    @property
+    def raw_items(self) -> bool:
+        """Whether calls come as raw items, so that requests to run them are no news."""
+        return self._state.raw_items
+
+    @raw_items.setter
+    def raw_items(self, come: bool) -> None:
+        self._state.raw_items = come
+
+    def response_ends(self, *, calls_wait: bool) -> ResponseEnds:
+        """What the backend was seen to tell; `calls_wait` if its calls wait for their outputs.
+
+        Running totals tell of an end in time only where no call does: Codex 0.89 goes on by itself.
+        """
+        if self._state.ends_by == "responses":
+            return "told"
+        if self._state.ends_by == "totals":
+            return "untold" if calls_wait else "told"
+        return "untold" if self._state.missed_end else "unknown"
+
+    def resume(self, *, response_open: bool = False) -> None:
+        """The turn goes on with the outputs of its calls, in an answer of their own.
+
+        `response_open`: the response that made them was not seen to end. Until it does, nothing but
+        further calls is part of this answer, with what was said before them.
+        """
+        self._state.resume()
+        self._under_way = True
+        self._leftover = [] if response_open else None
+
     def feed(self, message: object, at: float = 0.0) -> Sequence[Event]:
         """Decode one message; at is the source's time."""
+        events = self._feed(message, at)
+        return events if self._leftover is None else self._after_leftover(self._leftover, events)
+
+    def _after_leftover(self, leftover: list[Event], events: Sequence[Event]) -> Sequence[Event]:
+        """What is left of events once the response of an earlier answer has ended."""
+        for place, event in enumerate(events):
+            match event:
+                case ResponseEnd() | ToolOutput():  # outputs are recorded when the response is over
+                    self._leftover = None
+                    return events[place + 1 :]
+                case ToolCall() | ToolCallFragment() | Failed() | TurnEnd():
+                    self._leftover = None
+                    return [*leftover, *events[place:]]
+                case _:
+                    leftover.append(event)
+        return ()
+
+    def _feed(self, message: object, at: float) -> Sequence[Event]:
         if not is_json(message):
-            return self._state.drop("not an object")
+            return self._state.problem("unreadable_item", "message", "not an object")
         if self._dialect == "v2" and message.get("method") == v2.TEXT_DELTA:
             # Nearly every message of a turn is one of these: no time to look at it twice.
             params = as_json(message.get("params"))
@@ -78,6 +150,9 @@ class TurnDecoder:
                 self.recognized += 1
                 return self._state.say(params.get("delta"), params.get("itemId"), at)
         found = _classify(message, self._dialect)
+        if isinstance(found, _Unknown):
+            kind: Kind = "unknown_event" if found.name else "unreadable_item"
+            return self._state.problem(kind, found.name or "message", found.reason)
         if isinstance(found, str):
             self.recognized += found == SILENT
             return self._answer(message, at) if found == "answer" else self._state.drop(found)
@@ -89,11 +164,11 @@ class TurnDecoder:
         try:
             return self._dispatch(found, at)
         except (RecursionError, UnicodeError):
-            return self._state.drop("too deep, or not Unicode")
+            return self._state.problem("unreadable_item", found.kind, "too deep, or not Unicode")
 
     def say_all(self, deltas: Sequence[Delta], at: float) -> Sequence[Event] | None:
         """Decode deltas of a turn that is under way; None where each must be looked at."""
-        if self._dialect != "v2" or self._state.ended:
+        if self._dialect != "v2" or self._state.ended or self._leftover is not None:
             return None
         choice, turn = self._state.choice, self._turn
         said = [
@@ -105,6 +180,7 @@ class TurnDecoder:
             return None
         self.recognized += len(said)
         self._state.text.delta()
+        self._state.speaks()
         return said
 
     def feed_watched(self, record: Record, at: float, watch: Watcher | None) -> Sequence[Event]:
@@ -118,12 +194,12 @@ class TurnDecoder:
 
     def _feed_record(self, record: Record, at: float) -> Sequence[Event]:
         if record.problem is not None:
-            return self._state.drop(record.problem)
+            return self.unreadable(record.problem)
         return self.feed(record.message, at)
 
-    def unreadable(self, problem: str) -> None:
+    def unreadable(self, problem: str) -> Sequence[Event]:
         """Count a line that held no message at all."""
-        self._state.drop(problem)
+        return self._state.problem("unreadable_item", "line", problem)
 
     def _stranger(self, message: _Message) -> str | None:
         """Why a message is not of this turn, if it is not."""
@@ -134,7 +210,9 @@ class TurnDecoder:
             return "another thread"
         if self._turn and message.turn and message.turn != self._turn:
             return "another turn"
-        if not self._turn and message.turn and message.kind == v2.RAW_ITEM:
+        if self._turn or self._under_way:
+            return None
+        if message.turn and message.kind == v2.RAW_ITEM:
             self._state.raw_items = True
             return ECHO  # history that was injected comes back as raw items before the turn starts
         return None
@@ -166,7 +244,12 @@ class TurnDecoder:
         return [*failed, *self._state.end("failed", at)]
 
 
-def _classify(message: Json, dialect: Dialect | None) -> _Message | str:
+def is_known(method: str) -> bool:
+    """Whether some version we know sends messages of this method."""
+    return not isinstance(_classify_method(method, {}), _Unknown)
+
+
+def _classify(message: Json, dialect: Dialect | None) -> _Message | _Unknown | str:
     """A message's dialect, or the reason why it has none."""
     method = message.get("method")
     if isinstance(method, str):
@@ -182,10 +265,12 @@ def _classify(message: Json, dialect: Dialect | None) -> _Message | str:
         return _Message("legacy", kind, message)
     if "id" in message and ("result" in message or "error" in message):
         return "answer"
-    return f"unknown type: {kind:.60}" if kind else "not a message of a backend"
+    if kind.startswith(responses.NOISE) or kind in legacy.NOISE:
+        return SILENT
+    return _Unknown(kind, f"unknown type: {kind:.60}" if kind else "not a message of a backend")
 
 
-def _classify_method(method: str, params: Json) -> _Message | str:
+def _classify_method(method: str, params: Json) -> _Message | _Unknown | str:
     kind = method.removeprefix(legacy.PREFIX)
     # "error" is a method of v2 and, without its prefix, of v1; only v1 wraps a `msg`.
     if kind in legacy.HANDLERS and (kind != method or is_json(params.get("msg"))):
@@ -193,13 +278,13 @@ def _classify_method(method: str, params: Json) -> _Message | str:
     if method in v2.HANDLERS:
         turn = text_of(params.get("turnId")) or text_of(as_json(params.get("turn")).get("id"))
         return _Message("v2", method, params, text_of(params.get("threadId")), turn)
-    if method in v2.NOISE:
+    if method in v2.NOISE or method.startswith(v2.NOISY_FEATURES) or kind in legacy.NOISE:
         return SILENT
     if kind in legacy.HANDLERS:
         return _legacy_message(kind, params)
     if kind in responses.HANDLERS:
         return _Message("responses", kind, {"type": kind, **params})
-    return f"unknown method: {method:.60}"
+    return _Unknown(method, f"unknown method: {method:.60}")
 
 
 def _legacy_message(kind: str, params: Json) -> _Message:

@@ -9,6 +9,7 @@ from pipeline.errors import Failure
 from pipeline.events import Event, Failed, ToolOutput
 from pipeline.loose_json import Json, as_json, as_list, text_of
 from sources.decode.items import (
+    COMPACTION,
     MIRROR,
     REPEATED,
     SILENT,
@@ -19,6 +20,7 @@ from sources.decode.items import (
 
 TEXT_DELTA: Final = "item/agentMessage/delta"
 RAW_ITEM: Final = "rawResponseItem/completed"
+RESPONSE_END: Final = "rawResponse/completed"
 
 
 def _text_delta(state: TurnState, params: Json, at: float) -> Sequence[Event]:
@@ -45,6 +47,8 @@ def _item_started(state: TurnState, params: Json, at: float) -> Sequence[Event]:
             state.reasoning.begin()
         case "dynamicToolCall":
             return state.requested_call(item, at)
+        case "contextCompaction":
+            state.compacting = True
         case _:
             pass
     return state.drop(SILENT)
@@ -52,7 +56,11 @@ def _item_started(state: TurnState, params: Json, at: float) -> Sequence[Event]:
 
 def _item_completed(state: TurnState, params: Json, at: float) -> Sequence[Event]:
     item = as_json(params.get("item"))
-    kind, item_id = item.get("type"), text_of(item.get("id"))
+    kind, item_id = text_of(item.get("type")), text_of(item.get("id"))
+    if kind == "contextCompaction":
+        state.compacting = False
+    if state.compacting:
+        return state.drop(COMPACTION)
     if kind in ("agentMessage", "reasoning") and state.repeated(item_id):
         return state.drop(REPEATED)
     match kind:
@@ -67,15 +75,26 @@ def _item_completed(state: TurnState, params: Json, at: float) -> Sequence[Event
         case "mcpToolCall":
             failure = as_json(item.get("error")).get("message")
             return state.drop(MIRROR) if state.raw_items else state.notice("mcp", failure, at)
-        case _:
+        case _ if kind in ITEMS:
             return state.drop(SILENT)
+        case _:
+            return state.other_item(item)
+
+
+def _turn_started(state: TurnState, params: Json, at: float) -> Sequence[Event]:
+    state.started = True
+    return state.drop(SILENT)
 
 
 def _raw_item(state: TurnState, params: Json, at: float) -> Sequence[Event]:
+    if state.compacting:
+        return state.drop(COMPACTION)
     return state.raw_item(as_json(params.get("item")), at)
 
 
 def _response_completed(state: TurnState, params: Json, at: float) -> Sequence[Event]:
+    if state.compacting:
+        return state.drop(COMPACTION)
     return state.response_end(as_json(params.get("usage")), params.get("responseId"), at)
 
 
@@ -130,10 +149,10 @@ HANDLERS: Final[dict[str, Callable[[TurnState, Json, float], Sequence[Event]]]] 
     "item/completed": _item_completed,
     "item/tool/call": lambda state, params, at: state.requested_call(params, at),
     RAW_ITEM: _raw_item,
-    "rawResponse/completed": _response_completed,
+    RESPONSE_END: _response_completed,
     "thread/tokenUsage/updated": _token_usage,
     "error": _error,
-    "turn/started": _silent,
+    "turn/started": _turn_started,
     "turn/completed": _turn_completed,
     "mcpServer/startupStatus/updated": _mcp_status,
     "item/reasoning/summaryPartAdded": _silent,
@@ -141,25 +160,101 @@ HANDLERS: Final[dict[str, Callable[[TurnState, Json, float], Sequence[Event]]]] 
 
 NOISE: Final = frozenset(
     {
+        "account/gatewayOAuth/changed",
+        "account/login/completed",
         "account/rateLimits/updated",
         "account/updated",
         "configWarning",
         "deprecationNotice",
+        "guardianWarning",
         "item/commandExecution/outputDelta",
+        "item/commandExecution/terminalInteraction",
         "item/fileChange/outputDelta",
+        "item/fileChange/patchUpdated",
         "item/mcpToolCall/progress",
         "item/plan/delta",
+        "mcpServer/event/stream/notification",
+        "mcpServer/oauthLogin/completed",
         "model/rerouted",
+        "model/safetyBuffering/updated",
+        "model/verification",
         "remoteControl/status/changed",
         "serverRequest/resolved",
         "thread/archived",
+        "thread/attachment/updated",
         "thread/closed",
         "thread/compacted",
+        "thread/deleted",
         "thread/name/updated",
+        "thread/prediction/updated",
+        "thread/project/updated",
+        "thread/queue/changed",
+        "thread/readState/changed",
+        "thread/reverted",
+        "thread/settings/updated",
         "thread/started",
         "thread/status/changed",
+        "thread/unarchived",
         "turn/diff/updated",
+        "turn/moderationMetadata",
         "turn/plan/updated",
         "warning",
+        # Questions, which the connection declines.
+        "account/chatgptAuthTokens/refresh",
+        "applyPatchApproval",
+        "attestation/generate",
+        "currentTime/read",
+        "execCommandApproval",
+        "item/commandExecution/requestApproval",
+        "item/fileChange/requestApproval",
+        "item/permissions/requestApproval",
+        "item/tool/requestUserInput",
+        "mcpServer/elicitation/request",
     }
 )
+"""Methods that every known version may send and that say nothing to a client."""
+NOISY_FEATURES: Final = (
+    "app/",
+    "autoApprovalReview/",
+    "command/exec/",
+    "externalAgentConfig/",
+    "fs/",
+    "fuzzyFileSearch/",
+    "hook/",
+    "item/autoApprovalReview/",
+    "modelProvider/",
+    "process/",
+    "project/",
+    "skills/",
+    "thread/environment/",
+    "thread/goal/",
+    "thread/realtime/",
+    "windows/",
+    "windowsSandbox/",
+)
+"""How the methods of features begin that no turn of ours uses."""
+ITEMS: Final = frozenset(
+    {
+        "agentMessage",
+        "collabAgentToolCall",
+        "collabToolCall",
+        "commandExecution",
+        "contextCompaction",
+        "dynamicToolCall",
+        "enteredReviewMode",
+        "exitedReviewMode",
+        "fileChange",
+        "functionCallOutput",
+        "hookPrompt",
+        "imageGeneration",
+        "imageView",
+        "mcpToolCall",
+        "plan",
+        "reasoning",
+        "sleep",
+        "subAgentActivity",
+        "userMessage",
+        "webSearch",
+    }
+)
+"""The types of the items that every known version may tell of."""

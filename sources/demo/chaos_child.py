@@ -13,14 +13,15 @@ import trio
 
 from pipeline.loose_json import Json, as_json
 from sources.app_server.backend import Pool
-from sources.app_server.held import HoldingOptions
+from sources.app_server.kept import KeepOptions
+from sources.app_server.patience import Patience
 from sources.app_server.stdio import StdioTransport
-from sources.app_server.supervisor import AppServer, Patience
+from sources.app_server.supervisor import AppServer
 from sources.app_server.transport import Transport
 
 COMMAND = (sys.executable, "-m", "pipeline.cli.fake_codex")
 HURRY = Patience(handshake=10.0, first_pause=0.02)
-HOLD_NONE = HoldingOptions(most=0)
+HOLD_NONE = KeepOptions(most=0)
 
 
 class ChaosChild:
@@ -31,14 +32,14 @@ class ChaosChild:
         folder: Path,
         *flags: str,
         patience: Patience = HURRY,
-        holding: HoldingOptions = HOLD_NONE,
+        keep: KeepOptions = HOLD_NONE,
     ) -> None:
         self._log = folder / "told.jsonl"
         self._log.touch()
         self._command = [*COMMAND, *flags, "--log", str(self._log)]
         self._folder = str(folder)
         self.server = AppServer("fake-codex", self.connect, self._folder, patience)
-        self.pool = Pool([self.server], patience.handshake, holding)
+        self.pool = Pool([self.server], patience.handshake, keep)
 
     async def connect(self, nursery: trio.Nursery) -> Transport:
         return await StdioTransport.start(nursery, self._command, env=os.environ, cwd=self._folder)

@@ -165,9 +165,13 @@ class FakeTurn:
             yield from self._tools_run(calls)
 
     def _item(self, item: Json, piece: int) -> Iterator[Step]:
+        if item["type"] == "pause":
+            yield Pause(item["seconds"])
+            return
         identity = item["id"]
-        if item["type"] == "function_call":
-            yield self.raw(item)
+        if item["type"] == "function_call":  # announced or not, it is told when it is whole
+            yield Pause(item.get("seconds", 0.0))
+            yield self.raw({key: value for key, value in item.items() if key != "seconds"})
             return
         words = text_of(item["text"])
         pieces = [words[start : start + piece] for start in range(0, len(words), piece)]

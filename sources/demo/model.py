@@ -56,8 +56,9 @@ class ScriptedModel:
         headers = [(b"content-type", b"text/event-stream")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         for event in events(says, first=first):
-            if says.pause and event["type"] == "response.completed":
-                await trio.sleep(says.pause)
+            if event["type"] == "pause":
+                await trio.sleep(event["seconds"])
+                continue
             data = b"event: %b\ndata: %b\n\n" % (
                 event["type"].encode(),
                 msgspec.json.encode(event),

@@ -11,7 +11,9 @@ import msgspec
 from attrs import Factory, frozen
 
 from pipeline.loose_json import Json, as_json, as_list, text_of
+from sources.demo.form import refused_schema, wanted_schema
 from sources.demo.sample import sample
+from sources.demo.steps import Step, pause, round_of, steps_in, usage
 
 USAGE: Final = {
     "input_tokens": 120,
@@ -44,8 +46,7 @@ class Says:
     """How many characters a text delta has."""
     first_try: int | None = None
     """The first try of a turn is cut after so many events; the next ones are told to the end."""
-    pause: float = 0.0
-    """How many seconds it is silent before it ends."""
+    usage: Json = USAGE
 
 
 def text(words: str, number: int = 1) -> Json:
@@ -65,6 +66,10 @@ def call(letter: str, name: str, arguments: str) -> Json:
 
 def reasoning(summary: str) -> Json:
     return {"type": "reasoning", "id": "rs_1", "text": summary, "encrypted_content": "gAAAA"}
+
+
+def wait(seconds: float) -> Json:
+    return pause(str(seconds))
 
 
 def _error(status: int, code: str, message: str) -> Says:
@@ -93,14 +98,21 @@ SCENARIOS: Final[dict[str, Says]] = {
     "RETRY": Says((text("Hello partial no more"),), first_try=4),
     "HANG": Says((text("Wait"),), ending="hang"),
     "SILENT": Says((), ending="hang"),
-    "PAUSE": Says((text("Wait for it."),), pause=2.0),
+    "PAUSE": Says((text("Wait for it."), wait(2.0))),
+    "SLOWBURST": Says(
+        (
+            call("a", "localSearch", '{"query":"a"}'),
+            wait(2.0),
+            call("b", "readNote", '{"path":"b.md"}'),
+        )
+    ),
     "E401": _error(401, "invalid_api_key", "bad key"),
     "E429": _error(429, "usage_limit_reached", "You've hit your usage limit. Try again later."),
     "E500": _error(500, "server_error", "boom"),
     "E400": _error(400, "invalid_request_error", "the request is wrong"),
 }
-CALL: Final = re.compile(r"^CALL (\S+) (\{.*\})$", re.MULTILINE)
-"""A line that asks for a call of a tool, with its arguments."""
+CALL: Final = re.compile(r"^(\S+) (\{.*\})$")
+"""A tool, and the arguments to call it with."""
 RECALL: Final = re.compile(r"^RECALL (\S+)$", re.MULTILINE)
 """A line that asks where a word stands in what the model was sent."""
 OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
@@ -108,11 +120,19 @@ OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
 
 def answer(request: Json) -> Says:
     """What the model says to a request of the Responses API."""
+    if refused := refused_schema(request):
+        return Says(status=400, body=refused)
     items: list[Json] = [as_json(item) for item in as_list(request.get("input"))]
     last: Json = items[-1] if items else {}
+    asked = [number for number, item in enumerate(items) if item.get("role") == "user"]
+    said = _words(items[asked[-1]].get("content")) if asked else ""
+    if steps := steps_in(said):
+        outputs = sum(item.get("type") in OUTPUTS for item in items[asked[-1] :])
+        number, due = round_of(steps, outputs)
+        if due:
+            return _scripted(request, due, number)
     if last.get("type") in OUTPUTS:
         return _final(request, f"The tool said: {_words(last.get('output'))}")
-    said = next((_words(i.get("content")) for i in reversed(items) if i.get("role") == "user"), "")
     for keyword, scenario in SCENARIOS.items():
         if keyword in said.split():
             return scenario
@@ -122,8 +142,6 @@ def answer(request: Json) -> Says:
         return Says((text(f"I see {', '.join(_pictures(items)) or 'nothing'}."),))
     if wanted := RECALL.search(said):
         return Says((text(_recalled(wanted[1], items)),))
-    if wished := CALL.findall(said):
-        return _calls(request, wished)
     tools = offered(request)
     named = next((t for t in tools if text_of(t.get("name")) in said and t.get("name")), None)
     if named is not None:
@@ -141,18 +159,33 @@ def offered(request: Json) -> list[Json]:
     return [as_json(t) for tool in tools for t in as_list(tool.get("tools")) or (tool,)]
 
 
-def _calls(request: Json, wished: list[tuple[str, str]]) -> Says:
-    """The calls that were asked for; a backend may know the tools by names with a prefix."""
+def _scripted(request: Json, steps: list[Step], number: int) -> Says:
+    """A response of a script; a backend may know the tools by names with a prefix."""
     names = [text_of(tool.get("name")) for tool in offered(request)]
-    number = sum(as_json(item).get("type") == "function_call" for item in request["input"])
-    calls: list[Json] = []
-    for wish, arguments in wished:
-        name = next((name for name in names if name == wish or name.endswith(f"_{wish}")), None)
-        if name is None:
-            return Says((text(f"There is no tool {wish}, but {', '.join(names) or 'none'}."),))
-        number += 1
-        calls.append(call(str(number), name, arguments))
-    return Says(tuple(calls))
+    made = sum(as_json(item).get("type") == "function_call" for item in request["input"])
+    items: list[Json] = []
+    for place, step in enumerate(steps):
+        wanted = CALL.match(step.words)
+        match step.verb:
+            case "SAY":
+                items.append(text(step.words.replace("\\n", "\n"), place))
+            case "THINK":
+                items.append(reasoning(step.words))
+            case "CALL" if wanted is not None:
+                made += 1
+                name = wanted[1]
+                known = next((n for n in names if n == name or n.endswith(f"_{name}")), None)
+                if known is None:
+                    there = ", ".join(names) or "none"
+                    return Says((text(f"There is no tool {name}, but {there}."),))
+                slowly = steps[place - 1] if place and steps[place - 1].verb == "TRICKLE" else None
+                one = call(str(made), known, wanted[2])
+                items.append({**one, "seconds": float(slowly.words)} if slowly else one)
+            case "WAIT":
+                items.append(pause(step.words))
+            case _:
+                continue
+    return Says(tuple(items), usage=usage(number))
 
 
 def _pictures(items: list[Json]) -> Iterator[str]:
@@ -176,9 +209,9 @@ def _recalled(word: str, items: list[Json]) -> str:
 
 def _final(request: Json, words: str) -> Says:
     """A last answer: these words, or the form that the request wants filled in."""
-    form = as_json(as_json(request.get("text")).get("format"))
-    if form.get("type") == "json_schema":
-        words = msgspec.json.encode(sample(as_json(form.get("schema")))).decode()
+    schema = wanted_schema(request)
+    if schema is not None:
+        words = msgspec.json.encode(sample(schema)).decode()
     return Says((text(words),), piece=9)
 
 
@@ -203,25 +236,43 @@ def events(says: Says, *, first: bool = True) -> Iterator[Json]:
 
 def _events(says: Says) -> Iterator[Json]:
     yield {"type": "response.created", "response": {"id": "resp_1"}}
-    for index, item in enumerate(says.items):
-        yield from _item(item, index, says.piece)
+    index = 0
+    for item in says.items:
+        if item["type"] == "pause":
+            yield item
+        else:
+            yield from _item(item, index, says.piece)
+            index += 1
     match says.ending:
         case "cut" | "hang":
             return
         case "completed":
-            response: dict[str, Any] = {"id": "resp_1", "usage": USAGE, "output": []}
+            response: dict[str, Any] = {"id": "resp_1", "usage": says.usage, "output": []}
             yield {"type": "response.completed", "response": response}
         case reason:
             details = {"reason": reason}
-            response = {"id": "resp_1", "usage": USAGE, "incomplete_details": details}
+            response = {"id": "resp_1", "usage": says.usage, "incomplete_details": details}
             yield {"type": "response.incomplete", "response": response}
+
+
+def _call(item: Json, at: Json) -> Iterator[Json]:
+    """A call, whole; or announced at once, its arguments written in the time it takes."""
+    seconds = item.get("seconds", 0.0)
+    item = {key: value for key, value in item.items() if key != "seconds"}
+    yield {"type": "response.output_item.added", "item": {**item, "arguments": ""}, **at}
+    if seconds:
+        words, at = text_of(item["arguments"]), {**at, "item_id": item["id"]}
+        for letter in words:
+            yield pause(str(seconds / len(words)))
+            yield {"type": "response.function_call_arguments.delta", "delta": letter, **at}
+        yield {"type": "response.function_call_arguments.done", "arguments": words, **at}
+    yield {"type": "response.output_item.done", "item": item, **at}
 
 
 def _item(item: Json, index: int, piece: int) -> Iterator[Json]:
     at: dict[str, Any] = {"output_index": index}
     if item["type"] == "function_call":
-        yield {"type": "response.output_item.added", "item": {**item, "arguments": ""}, **at}
-        yield {"type": "response.output_item.done", "item": item, **at}
+        yield from _call(item, at)
         return
     words = text_of(item["text"])
     empty: dict[str, Any]

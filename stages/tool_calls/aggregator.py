@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
-from uuid import uuid4
 
 from attrs import Factory, define, evolve, frozen
 
@@ -13,6 +12,7 @@ from pipeline.events import Origin, ToolCall, ToolCallFragment
 from pipeline.loose_json import Json, as_json, as_list, text_of
 from pipeline.turn import Tool
 from pipeline.use_tool import FindTool, WrittenCall, write_use_tool
+from stages.tool_calls.ids import CallIds
 from stages.tool_calls.patterns import DEFAULT_PATTERNS, USE_TOOL, TextPattern
 from stages.tool_calls.scanner import Block, BlockScanner
 
@@ -121,11 +121,6 @@ class _Call:
         )
 
 
-def new_call_id() -> str:
-    """An id for a call that came without one: unique across turns and processes."""
-    return f"call_{uuid4().hex[:24]}"
-
-
 class ToolCallAggregator:
     """Calls keep their order of creation, their ids and their arguments' very characters.
 
@@ -137,13 +132,18 @@ class ToolCallAggregator:
         tools: Sequence[Tool] = (),
         *,
         ignored: frozenset[str] = frozenset(),
-        new_id: Callable[[], str] = new_call_id,
+        seed: str = "",
+        used_ids: Iterable[str] = (),
     ) -> None:
-        """`ignored` names tools whose calls are not the client's."""
+        """`ignored` names tools whose calls are not the client's.
+
+        Calls without a usable id get one derived from `seed`; `used_ids` are those that earlier
+        calls of the conversation have.
+        """
         self._tools = {tool.name: tool for tool in tools}
         self._ignored = ignored
         self._unwanted: set[tuple[int, str]] = set()
-        self._new_id = new_id
+        self._ids = CallIds(seed, used_ids)
         self._patterns: list[TextPattern] = list(DEFAULT_PATTERNS)
         self._calls: dict[int, list[_Call]] = {}
         self._written = 0
@@ -160,7 +160,9 @@ class ToolCallAggregator:
     ) -> Ingested:
         """Take a finished message. `emit_if_missing`: calls in its text count, if no others do."""
         calls = whole_calls_of(message, choice=choice)
-        touched = self._ingest(evolve(c, call_id=c.call_id or self._new_id()) for c in calls)
+        touched = self._ingest(
+            evolve(c, call_id=c.call_id or self._ids.make(choice)) for c in calls
+        )
         if touched or not emit_if_missing or self.has_calls(choice):
             return Ingested(tuple(call.record() for call in touched))
         text = "".join(_texts(message.get("content")))
@@ -188,6 +190,7 @@ class ToolCallAggregator:
             entry = self._create(call.call_id, call.choice)
         if entry.whole:
             return False
+        self._ids.use(call.call_id)
         entry.call_id, entry.name, entry.origin = call.call_id, call.name, call.origin
         entry.item_id, entry.namespace = call.item_id, call.namespace
         entry.rewrite(call.arguments)
@@ -195,8 +198,16 @@ class ToolCallAggregator:
         return True
 
     def add_written(self, call: WrittenCall, origin: str, *, choice: int = 0) -> None:
-        """Take a call that was written as text: it gets an id here."""
+        """Take a call that was written as text: it keeps a usable id of its own, or gets one."""
         self._add_written(call, origin, choice)
+
+    def lose(self, key: str, *, choice: int = 0) -> bool:
+        """Forget a call that cannot be read; False if it was given in a readable form as well."""
+        own = [c for c in self._of(choice) if not c.closed and key in (c.key, c.item_id, c.call_id)]
+        if not key or not own:
+            return True
+        self._keep(choice, [c for c in self._of(choice) if c.whole or c not in own])
+        return not any(call.whole for call in own)
 
     # -- giving out ------------------------------------------------------------------------------
 
@@ -272,13 +283,15 @@ class ToolCallAggregator:
         calls = self._calls.setdefault(choice, [])
         if len(calls) >= MOST_CALLS:
             raise AggregatorLimitError(f"a turn made more than {MOST_CALLS} tool calls")
-        call = _Call(key, len(calls), choice, self._new_id())
+        call = _Call(key, len(calls), choice, self._ids.make(choice))
         calls.append(call)
         return call
 
     def _add_written(self, written: WrittenCall, origin: str, choice: int) -> _Call:
         call = self._create("", choice)
-        call.call_id, call.name, call.origin = call.fallback_id, written.name, origin
+        own = self._ids.accept(written.call_id)
+        call.call_id = written.call_id if own else call.fallback_id
+        call.name, call.origin = written.name, origin
         call.write(written.arguments)
         call.done = True
         return call
@@ -309,7 +322,9 @@ class ToolCallAggregator:
         """Add what is new; a whole call does not change any more."""
         if call.whole:
             return False
-        call.call_id = call.call_id or fragment.call_id
+        if fragment.call_id and not call.call_id:
+            call.call_id = fragment.call_id
+            self._ids.use(fragment.call_id)
         call.name = call.name or fragment.name
         if call.name in self._ignored:
             self._unwanted.add((call.choice, call.key))

@@ -29,6 +29,8 @@ class Block:
 
     pattern: TextPattern
     text: str
+    fenced: bool = False
+    """Whether it stands in a Markdown code fence, where somebody looks at that."""
 
 
 Piece: TypeAlias = str | Block
@@ -44,7 +46,8 @@ class BlockScanner:
     def __init__(self, patterns: Iterable[TextPattern]) -> None:
         self._patterns = tuple(patterns)
         self._openers = _openers_of(self._patterns)
-        self._firsts = frozenset(pattern.opener[0] for pattern in self._patterns)
+        self.firsts = frozenset(pattern.opener[0] for pattern in self._patterns)
+        """The characters that an opening tag may begin with."""
         self._inside: _OpenBlock | None = None
         self._held = ""  # outside a block: an end that may still become an opening tag
 
@@ -69,7 +72,7 @@ class BlockScanner:
         if self._held or self._inside is not None:
             return False
         together = "".join(texts)
-        if not any(first in together for first in self._firsts):
+        if not any(first in together for first in self.firsts):
             return True
         return not any(map(self._openers.search, texts))
 
@@ -83,7 +86,7 @@ class BlockScanner:
                 at = self._look_for_block(data, at, pieces)
             else:
                 data, at = self._go_on(self._inside, data, at, pieces)
-        return _joined(pieces)
+        return joined(pieces)
 
     def close(self) -> Sequence[Piece]:
         """No more text comes: what is unclosed is text, though blocks inside it may be whole."""
@@ -97,7 +100,7 @@ class BlockScanner:
             pieces += self.feed(unclosed[1:])
         pieces.append(self._inside.text if self._inside is not None else self._held)
         self._inside, self._held = None, ""
-        return _joined(pieces)
+        return joined(pieces)
 
     def _look_for_block(self, data: str, at: int, pieces: list[Piece]) -> int:
         """Release the text up to the next opening tag, or up to what may become one."""
@@ -250,18 +253,18 @@ def _tags_of(pattern: TextPattern) -> re.Pattern[str]:
     return re.compile(f"{re.escape(pattern.closer)}|{opener}")
 
 
-def _joined(pieces: Iterable[Piece]) -> list[Piece]:
+def joined(pieces: Iterable[Piece]) -> list[Piece]:
     """Neighbouring texts as one, empty ones left out."""
-    joined: list[Piece] = []
+    out: list[Piece] = []
     run: list[str] = []
     for piece in pieces:
         if isinstance(piece, str):
             run.append(piece)
             continue
         if text := "".join(run):
-            joined.append(text)
+            out.append(text)
         run.clear()
-        joined.append(piece)
+        out.append(piece)
     if text := "".join(run):
-        joined.append(text)
-    return joined
+        out.append(text)
+    return out

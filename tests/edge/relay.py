@@ -48,6 +48,8 @@ class Exchange:
     whole: bool = True
     """Whether the client stayed to the end."""
     frames: list[Json] = Factory(list[Json])
+    headers: dict[str, str] = Factory(dict[str, str])
+    """Those of the request, under names in lower case."""
 
     @property
     def events(self) -> list[Json]:
@@ -187,6 +189,7 @@ def exchanges(wire: Wire) -> Iterator[Exchange]:
         if not isinstance(response, h11.Response | h11.InformationalResponse):
             return
         method, path = request.method.decode(), request.target.decode()
+        headers = {name.decode(): value.decode("latin1") for name, value in request.headers}
         if response.status_code == SWITCHED:
             sent, received = asked.trailing_data[0], told.trailing_data[0]
             agreed = _extensions(request, response)
@@ -196,13 +199,15 @@ def exchanges(wire: Wire) -> Iterator[Exchange]:
                 _messages(ConnectionType.SERVER, sent, agreed()),
                 SWITCHED,
                 frames=_messages(ConnectionType.CLIENT, received, agreed()),
+                headers=headers,
             )
             return
         kind = dict(response.headers).get(b"content-type", b"")
         streamed = kind.startswith(b"text/event-stream")
         asked_for = [json.loads(body)] if body and complete else []
         answer, whole = _body(told)
-        yield Exchange(method, path, asked_for, response.status_code, streamed, answer, whole)
+        status = response.status_code
+        yield Exchange(method, path, asked_for, status, streamed, answer, whole, headers=headers)
         if told.their_state is not h11.DONE or told.our_state is not h11.DONE:
             return
         asked.send(h11.Response(status_code=204, headers=[]))

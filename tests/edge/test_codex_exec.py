@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import pytest
 
+from pipeline.serve.exchange import client_ids
+
 from .codex_client import CodexClient, Ran
 from .conftest import FEW, KEY
 from .relay import Relay
@@ -76,6 +78,12 @@ def over_a_socket(ran: Ran) -> bool:
     return any(told.status == 101 for told in ran.exchanges)
 
 
+def thread_of(ran: Ran) -> str:
+    """The thread that Codex itself says it works on."""
+    (began,) = [line for line in ran.lines if line["type"] == "thread.started"]
+    return str(began["thread_id"])
+
+
 # -- one turn --------------------------------------------------------------------------------------
 
 
@@ -89,6 +97,18 @@ def test_codex_is_answered_with_the_words_and_their_count(codex: CodexClient) ->
         "output_tokens": 33,
         "reasoning_output_tokens": 9,
     }
+
+
+@pytest.mark.parametrize("provider", [{}, SOCKET], ids=["http", "websocket"])
+def test_codex_says_which_session_and_conversation_a_request_belongs_to(
+    codex: CodexClient, provider: dict[str, Any]
+) -> None:
+    ran = check(codex.run("TEXT", provider=provider))
+    own = {"session_id": thread_of(ran), "conversation_id": thread_of(ran)}
+    (told,) = [told for told in ran.exchanges if told.path == "/v1/responses"]
+    assert client_ids(told.headers.get) == own
+    for body in ran.asked:
+        assert client_ids(body["client_metadata"].get) == own
 
 
 def test_codex_runs_the_command_that_is_called_for_and_tells_what_it_wrote(

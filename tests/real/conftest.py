@@ -25,7 +25,8 @@ from pipeline.settings import Settings
 from pipeline.turn import Turn
 from sinks.chat_json import ChatCompletion, ChatJson
 from sinks.collect import Collect
-from sources.app_server.backend import BackendOptions, Pool, open_backend
+from sources.app_server.backend import Pool, open_backend
+from sources.app_server.options import BackendOptions
 from sources.app_server.turns import AppServerTurn
 from sources.demo.model import ScriptedModel
 from sources.demo.provider import scripted_provider

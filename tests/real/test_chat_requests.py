@@ -188,7 +188,7 @@ async def test_a_picture_that_a_tool_gave_continues_a_held_turn(
 ) -> None:
     question = {"role": "user", "content": "ONECALL"}
     await asked(question, tools=[TOOL])
-    await until(lambda: len(backend.held) == 1)
+    await until(lambda: len(backend.kept) == 1)
     made = {"id": "call_a", "type": "function"}
     function = {"name": "localSearch", "arguments": '{"query": "x",  "n": 1.0}'}
     parts = [
@@ -201,7 +201,7 @@ async def test_a_picture_that_a_tool_gave_continues_a_held_turn(
         {"role": "tool", "tool_call_id": "call_a", "content": parts},
         tools=[TOOL],
     )
-    assert len(backend.held) == 0
+    assert len(backend.kept) == 0
     first, second = model.requests
     assert first["prompt_cache_key"] == second["prompt_cache_key"]  # one thread, one turn
     words, image = conversation(request)[-1]["output"]

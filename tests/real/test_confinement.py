@@ -102,8 +102,13 @@ async def test_a_tool_may_have_any_name_that_the_api_allows(
 ) -> None:
     names = ["mcp__files__read", "web_search", "apply_patch", "spawn_agent", "exec", "x" * 64, "-1"]
     await ask(backend, said("TEXT", tools=tuple(Tool(name) for name in names)))
+    request = model.requests[-1]
     if version != OLD:
-        assert len(offered(model.requests[-1])) == len(names)
+        assert len({*offered(request)}) == len(offered(request)) == len(names)
+        return
+    (rules,) = (words(item) for item in request["input"] if "<tool_call>" in words(item))
+    declared = [json.loads(line) for line in rules.splitlines() if line.startswith("{")]
+    assert [tool["name"] for tool in declared] == names
 
 
 async def test_a_tool_of_a_name_that_codex_keeps_for_itself_is_called_by_its_own_name(

@@ -181,6 +181,35 @@ async def test_a_client_that_leaves_interrupts_its_turn_once(
         assert here.lines()[0]["client_left"] is True
 
 
+async def test_codex_tells_the_model_of_parallel_calls_as_it_likes_and_one_is_forwarded(
+    endpoint: OpenEndpoint, model: ScriptedModel
+) -> None:
+    """What the README says of it: once this fails, there is a way to tell the model."""
+    async with endpoint() as here:
+        answer = await here.ask("BURST", tools=TOOLS, model="gpt-5.5", parallel_tool_calls=False)
+    assert calls_of(answer.json()["choices"][0]["message"]) == ["call_a"]
+    assert model.requests[0]["parallel_tool_calls"] is True
+
+
+async def test_an_api_over_http_is_told_that_one_call_is_enough(
+    api: Served, model: ScriptedModel
+) -> None:
+    answer = await api.ask("BURST", tools=TOOLS, parallel_tool_calls=False)
+    assert calls_of(answer.json()["choices"][0]["message"]) == ["call_a"]
+    assert model.requests[0]["parallel_tool_calls"] is False
+
+
+async def test_a_chat_tells_the_model_how_much_to_say_and_codex_has_a_cache_key_of_its_own(
+    endpoint: OpenEndpoint, model: ScriptedModel
+) -> None:
+    async with endpoint() as here:
+        answer = await here.ask(model="gpt-5.5", verbosity="high", prompt_cache_key="k")
+    assert answer.headers["x-proxy-ignored-params"] == "prompt_cache_key"
+    (request,) = model.requests
+    assert request["text"]["verbosity"] == "high"
+    assert request["prompt_cache_key"] not in (None, "", "k")
+
+
 async def test_models_are_asked_for_once(endpoint: OpenEndpoint) -> None:
     async with endpoint() as here:
         first, second = [(await here.client.get("/v1/models")).json() for _ in range(2)]
@@ -188,6 +217,27 @@ async def test_models_are_asked_for_once(endpoint: OpenEndpoint) -> None:
         name = first["data"][0]["id"]
         assert (await here.client.get(f"/v1/models/{name}")).json() == first["data"][0]
         assert here.server.door.counters()["sent model/list"] <= 1
+
+
+async def test_a_model_that_codex_hides_is_found_but_not_listed(endpoint: OpenEndpoint) -> None:
+    async with endpoint(models="mine") as here:
+        listed = [model["id"] for model in (await here.client.get("/v1/models")).json()["data"]]
+        known = await here.server.door.models()
+        (hidden, *_) = [name for name in known.unlisted if name not in known.listed]
+        assert hidden not in listed
+        assert listed == [*known.listed, "mine"]
+        assert (await here.client.get(f"/v1/models/{hidden}")).json()["id"] == hidden
+        assert (await here.client.get("/v1/models/gpt-none")).status_code == 404
+
+
+async def test_nothing_that_codex_sends_is_a_problem(endpoint: OpenEndpoint) -> None:
+    async with endpoint() as here:
+        for words in ("TEXT", "BURST", "THINK"):
+            assert (await here.ask(words, tools=TOOLS)).status_code == 200
+        await here.until_logged(3)
+        counters = here.server.door.counters()
+        assert counters["got turn/started"] == 3
+        assert [name for name in counters if name.startswith("problem")] == []
 
 
 # -- another backend -------------------------------------------------------------------------------
@@ -211,6 +261,17 @@ async def test_an_api_over_http_serves_chats_too(api: Served, model: ScriptedMod
     assert (await api.client.get("/readyz")).status_code == 200
 
 
+async def test_an_api_over_http_gets_the_verbosity_and_the_cache_key_from_both_apis(
+    api: Served, model: ScriptedModel
+) -> None:
+    chat = await api.ask(verbosity="high", prompt_cache_key="k")
+    wish = {"model": "gpt-5", "input": "Hi", "text": {"verbosity": "high"}, "prompt_cache_key": "k"}
+    response = await api.client.post("/v1/responses", json=wish)
+    for answer, request in zip((chat, response), model.requests, strict=True):
+        assert "x-proxy-ignored-params" not in answer.headers
+        assert (request["text"], request["prompt_cache_key"]) == ({"verbosity": "high"}, "k")
+
+
 async def test_who_leaves_an_api_over_http_is_missed_there(
     api: Served, model: ScriptedModel
 ) -> None:
@@ -218,12 +279,6 @@ async def test_who_leaves_an_api_over_http_is_missed_there(
         await connection.write(post(body("HANG", stream=True)))
         await connection.read_until(b'"Wait"')
     await api.until(lambda: model.leavers == 1)
-
-
-async def test_an_api_that_lists_no_models_is_a_502(api: Served) -> None:
-    answer = await api.client.get("/v1/models")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_error")
-    assert (await api.client.get("/v1/models/gpt-5")).status_code == 502
 
 
 async def test_an_api_over_http_runs_no_mcp_servers(api: Served) -> None:

@@ -14,7 +14,7 @@ from pipeline.loose_json import Json
 from pipeline.turn import Tool, Turn
 from sinks.chat_json import ChatCompletion
 from sources.app_server.backend import Pool
-from sources.app_server.held import HoldingOptions
+from sources.app_server.kept import KeepOptions
 from sources.demo.model import ScriptedModel
 from sources.demo.script import SCENARIOS, Says, call
 
@@ -25,8 +25,8 @@ OpenCodex: TypeAlias = Callable[..., AbstractAsyncContextManager[Pool]]
 
 TOOLS = (Tool("localSearch"), Tool("readNote"), Tool("exec_command"))
 OLD = "0.89.0"
-OFF = HoldingOptions(most=0)
-HOLDING = {"held": HoldingOptions(), "let go": OFF}
+OFF = KeepOptions(most=0)
+HOLDING = {"held": KeepOptions(), "let go": OFF}
 
 
 that_waits = pytest.mark.parametrize("version", ["wheel", "0.166.0"])
@@ -64,16 +64,16 @@ def outputs_of(request: Json) -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("holding", HOLDING.values(), ids=HOLDING.keys())
+@pytest.mark.parametrize("keep", HOLDING.values(), ids=HOLDING.keys())
 async def test_the_outputs_of_a_burst_reach_the_model_and_are_answered(
     version: str,
     open_codex: OpenCodex,
     ask: Ask,
     said: Said,
     model: ScriptedModel,
-    holding: HoldingOptions,
+    keep: KeepOptions,
 ) -> None:
-    async with open_codex(holding=holding) as backend:
+    async with open_codex(keep=keep) as backend:
         turn = said("BURST", tools=TOOLS)
         burst = await ask(backend, turn)
         with trio.fail_after(15):
@@ -93,19 +93,19 @@ async def test_the_outputs_of_a_burst_reach_the_model_and_are_answered(
     assert "tool_calls" not in answer.body["choices"][0]["message"]
 
 
-@pytest.mark.parametrize("holding", HOLDING.values(), ids=HOLDING.keys())
+@pytest.mark.parametrize("keep", HOLDING.values(), ids=HOLDING.keys())
 async def test_a_tool_under_an_alias_is_followed_up_by_its_own_name(
     version: str,
     open_codex: OpenCodex,
     ask: Ask,
     said: Said,
     model: ScriptedModel,
-    holding: HoldingOptions,
+    keep: KeepOptions,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     name = "exec_command" if version == OLD else "client_exec_command"
     monkeypatch.setitem(SCENARIOS, "EXEC", Says((call("e", name, '{"cmd": "ls"}'),)))
-    async with open_codex(holding=holding) as backend:
+    async with open_codex(keep=keep) as backend:
         turn = said("EXEC", tools=TOOLS)
         first = await ask(backend, turn)
         assert first.body["choices"][0]["message"]["tool_calls"][0]["function"] == {
@@ -127,7 +127,7 @@ async def test_a_held_turn_is_continued_and_nothing_is_sent_twice(
     counters = (await backend.lease()).client.counters
     turn = said("ONECALL", tools=TOOLS)
     first = await ask(backend, turn)
-    await until(lambda: len(backend.held) == 1)
+    await until(lambda: len(backend.kept) == 1)
     started = counters["sent thread/start"]
     answer = await ask(backend, follow_up(turn, first, "found it"))
     assert content(answer) == "The tool said: found it"
@@ -135,7 +135,7 @@ async def test_a_held_turn_is_continued_and_nothing_is_sent_twice(
     assert len(model.requests) == 2
     await until(lambda: counters["sent thread/delete"] == 1)
     assert counters["sent turn/interrupt"] == 0
-    assert len(backend.held) == 0
+    assert len(backend.kept) == 0
 
 
 @that_waits
@@ -153,7 +153,7 @@ async def test_a_follow_up_that_changed_the_past_gets_a_thread_of_its_own(
 async def test_a_held_turn_that_nobody_follows_up_is_interrupted_once_and_deleted(
     open_codex: OpenCodex, ask: Ask, said: Said, until: Until
 ) -> None:
-    async with open_codex(holding=HoldingOptions(seconds=0.2)) as backend:
+    async with open_codex(keep=KeepOptions(seconds=0.2)) as backend:
         client = (await backend.lease()).client
         await ask(backend, said("BURST", tools=TOOLS))
         await until(lambda: client.counters["sent thread/delete"] == 1)

@@ -19,11 +19,11 @@ from pipeline.errors import ProxyError
 from pipeline.events import Event, Failed, RetryNotice, TextDelta
 from pipeline.settings import Settings
 from pipeline.stage import Receive
-from pipeline.turn import Tool, Turn
+from pipeline.turn import OutputSchema, Tool, Turn
 from sinks.chat_json import ChatCompletion
 from sinks.collect import Collect
 from sources.app_server.backend import Pool
-from sources.app_server.held import HoldingOptions
+from sources.app_server.kept import KeepOptions
 from sources.app_server.place import Bounds
 from sources.app_server.turns import AppServerTurn
 from sources.demo.model import ScriptedModel
@@ -119,7 +119,7 @@ async def test_a_client_that_leaves_at_once_leaves_nothing_behind(
 async def test_the_cut_after_the_calls_ends_the_turn_and_deletes_the_thread(
     open_codex: OpenCodex, ask: Ask, said: Said, model: ScriptedModel, keyword: str, until: Until
 ) -> None:
-    async with open_codex(holding=HoldingOptions(most=0)) as backend:
+    async with open_codex(keep=KeepOptions(most=0)) as backend:
         client = (await backend.lease()).client
         answer = await ask(backend, said(keyword, tools=TOOLS))
         assert answer.body["choices"][0]["finish_reason"] == "tool_calls"
@@ -276,7 +276,7 @@ NO_TEXT: dict[str, dict[str, Any]] = {
     "a tool's name": {"tools": (Tool(HALF),)},
     "a tool's description": {"tools": (Tool("t", {}, HALF),)},
     "a tool's schema": {"tools": (Tool("t", {"type": "object", "title": HALF}),)},
-    "the answer's schema": {"output_schema": {"type": "object", "title": HALF}},
+    "the answer's schema": {"output_schema": OutputSchema({"type": "object", "title": HALF})},
     "the model's name": {"model": HALF},
     "a call of the history": {
         "items": ({"type": "function_call", "call_id": "c", "name": "t", "arguments": HALF},)

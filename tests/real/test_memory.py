@@ -14,7 +14,7 @@ import trio
 from pipeline.turn import Turn
 from sinks.chat_json import ChatCompletion
 from sources.app_server.backend import Pool
-from sources.app_server.supervisor import Patience
+from sources.app_server.patience import Patience
 from sources.demo.model import ScriptedModel
 
 Ask: TypeAlias = Callable[..., Awaitable[ChatCompletion]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
@@ -162,7 +163,7 @@ async def test_a_held_turn_goes_on_with_the_outputs_of_custom_tools_in_namespace
     backend: Pool, ask: Ask, model: ScriptedModel, until: Until
 ) -> None:
     await ask(backend, asked(hello("PATCH")))
-    await until(lambda: len(backend.held) == 1)
+    await until(lambda: len(backend.kept) == 1)
     custom: Json = {"type": "custom_tool_call", "call_id": "call_a", "name": "apply_patch"}
     output: Json = {"type": "custom_tool_call_output", "call_id": "call_a", "output": "done"}
     spaced: Json = {"call_id": "call_b", "name": "exec", "namespace": "mcp__notes__", "input": "1"}
@@ -175,11 +176,49 @@ async def test_a_held_turn_goes_on_with_the_outputs_of_custom_tools_in_namespace
     )
     answer = await ask(backend, follow_up)
     assert answer.body["choices"][0]["message"]["content"] == "The tool said: done"
-    assert len(backend.held) == 0
+    assert len(backend.kept) == 0
     first, second = model.requests
     assert second["prompt_cache_key"] == first["prompt_cache_key"]
     made = [item["arguments"] for item in second["input"] if item["type"] == "function_call"]
     assert made == [PATCH, '{"input":"1"}']
+
+
+def failed(call_id: str) -> Json:
+    output = {"content": "it broke", "success": False}
+    return {"type": "function_call_output", "call_id": call_id, "output": output}
+
+
+def seen(request: Json) -> str:
+    """All that the model reads, without the escapes of any level of JSON."""
+    return json.dumps(request["input"]).replace("\\", "")
+
+
+@pytest.mark.parametrize("version", ["wheel", "0.166.0", "0.89.0"])  # the last one gets it as text
+async def test_the_model_reads_once_that_a_tool_failed_in_the_history(
+    backend: Pool, ask: Ask, model: ScriptedModel
+) -> None:
+    made = {"type": "function_call", "call_id": "call_b", "name": "search", "arguments": "{}"}
+    await ask(backend, asked(hello(), made, failed("call_b"), hello("Second.")))
+    (request,) = model.requests
+    assert seen(request).count("[the tool call failed]nit broke") == 1
+    assert seen(request).count("the tool call failed") == 1
+
+
+@pytest.mark.usefixtures("patching")
+async def test_the_model_reads_once_that_a_tool_of_a_held_turn_failed(
+    backend: Pool, ask: Ask, model: ScriptedModel, until: Until
+) -> None:
+    await ask(backend, asked(hello("PATCH")))
+    await until(lambda: len(backend.kept) == 1)
+    custom: Json = {"type": "custom_tool_call", "call_id": "call_a", "name": "apply_patch"}
+    spaced: Json = {"call_id": "call_b", "name": "exec", "namespace": "mcp__notes__", "input": "1"}
+    made = [{**custom, "input": '*** Begin\n"a"'}, {**custom, **spaced}]
+    fine = {"type": "custom_tool_call_output", "call_id": "call_a", "output": "done"}
+    await ask(backend, asked(hello("PATCH"), *made, fine, failed("call_b")))
+    first, second = model.requests
+    assert second["prompt_cache_key"] == first["prompt_cache_key"]  # it was held
+    assert seen(second).count("[the tool call failed]nit broke") == 1
+    assert seen(second).count("the tool call failed") == 1
 
 
 async def test_the_model_is_told_how_much_to_say(

@@ -15,8 +15,9 @@ from attrs import evolve
 
 from pipeline.turn import Tool, Turn
 from sinks.chat_json import ChatCompletion
-from sources.app_server.backend import BackendOptions, Pool
-from sources.app_server.supervisor import Patience
+from sources.app_server.backend import Pool
+from sources.app_server.options import BackendOptions
+from sources.app_server.patience import Patience
 from sources.demo.model import ScriptedModel
 from tests.sharing import sharing
 
@@ -42,7 +43,7 @@ async def test_it_is_replaced_under_way_and_no_turn_of_anybody_fails(
 ) -> None:
     worn_soon = evolve(options, patience=Patience(most_turns=6))
     async with sharing(worn_soon) as both:
-        counters = both.hosted.server.counters
+        counters = both.server.counters
 
         async def keep_busy(pool: Pool) -> None:
             while counters["replaced"] < 2:

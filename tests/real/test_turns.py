@@ -11,7 +11,7 @@ from attrs import evolve
 from pipeline.errors import Failure, ProxyError
 from pipeline.events import Event, Failed, ReasoningItem, TurnEnd
 from pipeline.loose_json import Json
-from pipeline.turn import Tool, Turn
+from pipeline.turn import OutputSchema, Tool, Turn
 from sinks.chat_json import ChatCompletion
 from sources.app_server.backend import Pool
 from sources.demo.model import ScriptedModel
@@ -190,7 +190,7 @@ async def test_instructions_schema_effort_and_model_reach_the_model(
         "TEXT",
         model="gpt-5.1",
         instructions="Be brief.",
-        output_schema=schema,
+        output_schema=OutputSchema(schema),
         effort="high",
         summary="detailed",
     )

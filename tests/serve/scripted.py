@@ -18,7 +18,7 @@ from pipeline.events import Event, Failed, TextDelta, ToolCall, TurnEnd, Usage
 from pipeline.loose_json import Json
 from pipeline.serve import logs
 from pipeline.serve.app import Server
-from pipeline.serve.door import Door
+from pipeline.serve.door import Door, Models
 from pipeline.serve.running import serving
 from pipeline.settings import Settings
 from pipeline.stage import Send, Source
@@ -85,6 +85,8 @@ class ScriptedDoor:
     """Plays the same script for every turn, or the one that a function chooses for it."""
 
     name = "a script"
+    takes_strict_tools = False
+    without_effect = frozenset[str]()
 
     def __init__(
         self, script: Script | Callable[[Turn], Script] = HELLO, models: Sequence[str] = ("gpt-5",)
@@ -92,6 +94,7 @@ class ScriptedDoor:
         self._script = script
         self.listed: Sequence[str] | Exception | None = models
         """What is told of the models; None: nothing, ever."""
+        self.unlisted: tuple[str, ...] = ()
         self.tools: list[Json] = []
         """What is told of the tools of MCP servers."""
         self.why_not = ""
@@ -108,12 +111,12 @@ class ScriptedDoor:
         self.turns.append(ScriptedTurn(script))
         return self.turns[-1]
 
-    async def models(self) -> list[str]:
+    async def models(self) -> Models:
         if self.listed is None:
             await trio.sleep_forever()
         if isinstance(self.listed, Exception):
             raise self.listed
-        return list(self.listed or ())
+        return Models(tuple(self.listed or ()), self.unlisted)
 
     async def mcp_tools(self) -> list[Json]:
         await self.models()  # what holds back the one holds back the other

@@ -1,4 +1,4 @@
-"""What holds for every answer: its id, its time, its errors; and the models."""
+"""What holds for every answer: its id, its time, its errors; and a backend that does not tell."""
 
 from __future__ import annotations
 
@@ -61,22 +61,7 @@ async def test_every_answer_tells_where_its_time_went(stream: bool, shared: Serv
     assert (await shared.client.get("/nowhere")).headers["server-timing"].startswith("proxy;dur=")
 
 
-# -- models ----------------------------------------------------------------------------------------
-
-
-async def test_models_are_listed_and_found() -> None:
-    async with served(ScriptedDoor(models=["gpt-5", "org/codex-mini"])) as here:
-        listed = (await here.client.get("/v1/models")).json()
-        assert (listed["object"], listed["models"]) == ("list", [])
-        assert [model["id"] for model in listed["data"]] == ["gpt-5", "org/codex-mini"]
-        for model in listed["data"]:
-            assert set(model) == {"id", "object", "created", "owned_by"}
-            found = await here.client.get(f"/v1/models/{model['id']}")
-            assert (found.status_code, found.json()) == (200, model)
-        lost = await here.client.get("/v1/models/gpt-6")
-        assert lost.status_code == 404
-        assert lost.json()["error"]["code"] == "model_not_found"
-        assert "gpt-5, org/codex-mini" in lost.json()["error"]["message"]
+# -- what the backend tells of itself --------------------------------------------------------------
 
 
 async def test_the_tools_of_mcp_servers_are_listed_as_the_backend_tells_them() -> None:

@@ -198,7 +198,7 @@ def test_a_port_in_use_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -
         (["--host", "no.such.host.invalid"], "PROXY_API_KEYS must be set"),
         (["--host", "0.0.0.0"], "PROXY_API_KEYS must be set"),  # noqa: S104
         (["--host", "0.0.0.0", "--api-keys", "me:secret"], "easy to guess"),  # noqa: S104
-        (["--port", "99999"], "there is no such port"),
+        (["--port", "99999"], "PROXY_PORT must be a whole number from 0 to 65535 (got 99999)"),
         (["--dump-events", "/nowhere/at/all"], "CODEX_DUMP_SSE=/nowhere/at/all cannot be written"),
     ],
 )

@@ -140,7 +140,7 @@ async def endless(connection: Wire) -> None:
 
 async def test_who_goes_on_sending_for_ever_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tcp, "LINGERING", 0.05)
-    async with served(body_limit_mb=1 * KIB) as here, wire(here) as connection:
+    async with served(body_limit_mb=2 * KIB) as here, wire(here) as connection:
         await connection.write(request("POST", "/v1/chat/completions", "Content-Length: 999999999"))
         with trio.fail_after(SOON), pytest.raises(trio.BrokenResourceError):
             await endless(connection)

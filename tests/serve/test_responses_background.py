@@ -284,7 +284,7 @@ async def test_what_a_server_left_behind_without_a_word_has_failed(
 ) -> None:
     """As after a crash: the last that was written is that it was being made."""
 
-    def forget(_: object) -> None:
+    async def forget(_: object) -> None:
         pass
 
     door = ScriptedDoor((trio.Event(),))

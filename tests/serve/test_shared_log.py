@@ -11,15 +11,18 @@ import sys
 from collections import Counter
 from time import monotonic, sleep
 
+import pytest
+import structlog
+
+from pipeline.serve import logs
 from pipeline.serve.logs import PATIENCE, SharedLog
 
 LINES, WRITERS = 150, 4
 WRITER = f"""
 import sys, structlog
 from pipeline.serve import logs
-from pipeline.settings import Settings
 number = int(sys.argv[1])
-logs.configure(Settings(workers={WRITERS}, log_format="json"), worker=number)
+logs.configure(logs.LogOptions(log_format="json"), worker=number)
 log = structlog.get_logger()
 sys.stdin.read()  # until all may begin
 for count in range({LINES}):
@@ -70,3 +73,22 @@ def test_what_cannot_be_locked_is_written_all_the_same() -> None:
     out = io.StringIO()
     SharedLog(out).write("a line\n")
     assert out.getvalue() == "a line\n"
+
+
+@pytest.mark.parametrize(
+    ("worker", "shared", "locked"), [(0, False, False), (1, False, True), (0, True, True)]
+)
+def test_a_line_is_locked_only_where_other_processes_write_too(
+    worker: int, shared: bool, locked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locks: list[object] = []
+
+    def lock(*request: object) -> None:
+        locks.append(request)
+
+    monkeypatch.setattr(fcntl, "lockf", lock)
+    out = io.StringIO()
+    logs.configure(logs.LogOptions(log_format="json"), out, worker=worker, shared=shared)
+    structlog.get_logger().info("a line")
+    assert out.getvalue().count("\n") == 1
+    assert bool(locks) is locked

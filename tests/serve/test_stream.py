@@ -5,11 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 import trio
+import trio.testing
 
 from pipeline.errors import Failure, ProxyError
 from pipeline.events import Failed, ReasoningDelta, TextDelta, TurnEnd
+from pipeline.serve.exchange import Exchange
+from pipeline.serve.streaming import Outlet
 from tests.serve.scripted import (
     BROKEN,
+    CHAT,
     FAILS,
     HELLO,
     USAGE,
@@ -50,6 +54,17 @@ async def test_a_stream_is_role_text_finish_done(shared: Served) -> None:
     ]
     assert frames(answer.text)[-1] == DONE
     assert not any(frame.startswith(":") for frame in frames(answer.text))
+
+
+@pytest.mark.parametrize("more", [{}, {"tool_choice": "none"}], ids=["auto", "none"])
+async def test_a_stream_with_tools_and_no_call_tells_so(
+    shared: Served, more: dict[str, str]
+) -> None:
+    answer = await shared.ask(stream=True, tools=tools("look"), **more)
+    *_, finish, comment, done = frames(answer.text)
+    assert msgspec.json.decode(finish)["choices"][0]["finish_reason"] == "stop"
+    assert comment == TELEMETRY.replace("2", "0")
+    assert done == DONE
 
 
 async def test_every_chunk_has_the_same_name_time_and_model(shared: Served) -> None:
@@ -268,10 +283,37 @@ async def test_silence_is_filled_with_pings_and_talk_is_not() -> None:
         assert b": ping" not in await connection.read_until(b"[DONE]\n\n")
 
 
-async def test_a_busy_stream_has_no_pings() -> None:
-    script: Script = (*(TextDelta(f"{number} ") for number in range(300)), TurnEnd())
-    async with served(ScriptedDoor(script), ping_interval=1.0) as here:
-        assert ": ping" not in (await here.ask(stream=True)).text
+class Pings:
+    """The voice of a stream."""
+
+    def keepalive(self) -> bytes:
+        return b": ping"
+
+    def fail(self, failure: Failure) -> bytes:
+        return failure.message.encode()
+
+
+@pytest.mark.parametrize(("pause", "pings"), [(0.7, 0), (1.5, 1), (2.5, 2)])
+async def test_a_stream_has_pings_in_its_silences_and_none_while_it_is_busy(
+    pause: float, pings: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    sent: list[bytes] = []
+    outlet = Outlet(Exchange.of("POST", CHAT, None), silence=1.0)
+
+    async def send(data: bytes) -> None:
+        sent.append(data)
+
+    async def work() -> None:
+        await outlet.write(b"word")
+        for _ in range(5):
+            await trio.sleep(pause)
+            await outlet.write(b"word")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(outlet.run, Pings(), work)
+        await outlet.prime(60.0)
+        await outlet.pour(send)
+    assert sent == [b"word", *([b": ping"] * pings + [b"word"]) * 5]
 
 
 @pytest.mark.parametrize("stream", [True, False])

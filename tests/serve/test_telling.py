@@ -80,7 +80,8 @@ async def test_a_request_is_one_line_with_all_that_counts(stream: bool) -> None:
         "messages": 1,
         "tools": 1,
         "n": 1,
-        "mode": "openai-json",
+        "output_mode": "openai-json",
+        "stop_after_tools_mode": "burst",
         "finish_reason": "tool_calls",
         "has_tool_calls": True,
         "tool_call_count": 1,
@@ -90,6 +91,41 @@ async def test_a_request_is_one_line_with_all_that_counts(stream: bool) -> None:
         "prompt_tokens": 120,
         "completion_tokens": 33,
     }
+
+
+@pytest.mark.parametrize(
+    ("headers", "told"),
+    [
+        ({"session_id": "s"}, {"session_id": "s"}),
+        ({"session-id": "s", "thread-id": "t"}, {"session_id": "s", "conversation_id": "t"}),
+        ({"x-session-id": "s"}, {"session_id": "s"}),
+        ({"conversation_id": "c"}, {"conversation_id": "c"}),
+        ({"Conversation-Id": "c", "thread-id": "t"}, {"conversation_id": "c"}),
+        ({"x-openai-subagent": "review"}, {"subagent": "review"}),
+        ({"session_id": "", "x-session-id": "s"}, {"session_id": "s"}),
+        ({"session_id": "s" * 5_000}, {"session_id": "s" * 128}),
+        ({"session_id": "a\tb\x85c\xa0é"}, {"session_id": "a?b?c?é"}),
+        ({}, {}),
+    ],
+)
+async def test_the_line_tells_what_a_client_says_of_itself(
+    headers: dict[str, str], told: dict[str, str]
+) -> None:
+    raw = [(name.encode(), value.encode("latin1")) for name, value in headers.items()]
+    async with served() as here:
+        await here.client.post(CHAT, json=body(), headers=raw)
+        (line,) = await here.until_logged()
+    names = ("session_id", "conversation_id", "subagent")
+    assert {name: line[name] for name in names if name in line} == told
+
+
+async def test_a_response_in_the_background_tells_what_its_client_said_of_itself() -> None:
+    async with served() as here:
+        request = {"model": "gpt-5", "input": "Hi", "background": True}
+        await here.client.post("/v1/responses", json=request, headers={"session_id": "s-1"})
+        lines = await here.until_logged(2)
+    assert [line["session_id"] for line in lines] == ["s-1", "s-1"]
+    assert sum("background" in line for line in lines) == 1
 
 
 async def test_the_log_never_tells_what_was_said() -> None:
@@ -136,6 +172,49 @@ async def test_remarks_of_stages_are_logged() -> None:
         await here.until_logged()
         (remark,) = here.lines("remark")
         assert (remark["stage"], remark["request_id"], remark["times"]) == ("calls", "r-2", 1)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ToolCall("call_a", "unheard_of", SECRET),
+        ToolCallFragment("k", "call_a", "unheard_of", whole=SECRET, done=True),
+    ],
+    ids=["whole", "in pieces"],
+)
+async def test_a_forwarded_call_of_an_undeclared_tool_is_logged_by_its_name(
+    event: ToolCall | ToolCallFragment,
+) -> None:
+    async with served(ScriptedDoor((event, TurnEnd()))) as here:
+        await here.ask(tools=tools("look"))
+        await here.until_logged()
+        (remark,) = here.lines("remark")
+        assert "forwarded a call of unheard_of," in remark["remark"]
+        assert SECRET not in here.log.getvalue()
+
+
+async def test_a_block_of_an_undeclared_tool_that_stays_text_is_logged_by_its_name() -> None:
+    block = f"<use_tool><name>unheard_of</name><for>{SECRET}</for></use_tool>"
+    async with served(ScriptedDoor((TextDelta(f"{block} {block}"), TurnEnd()))) as here:
+        answer = await here.ask(tools=tools("look"))
+        await here.until_logged()
+        (remark,) = here.lines("remark")
+        assert "left a call of unheard_of as text" in remark["remark"]
+        assert (remark["stage"], remark["times"]) == ("calls", 2)
+        assert SECRET not in here.log.getvalue()
+    assert answer.json()["choices"][0]["message"]["content"] == f"{block} {block}"
+
+
+async def test_a_model_that_invents_tools_does_not_fill_the_log() -> None:
+    names = [f"{number}-{'x' * 1_000}" for number in range(500)]
+    text = " ".join(f"<use_tool><name>{name}</name></use_tool>" for name in names)
+    async with served(ScriptedDoor((TextDelta(text), TurnEnd()))) as here:
+        await here.ask(tools=tools("look"))
+        await here.until_logged()
+        remarks = here.lines("remark")
+    assert len(remarks) <= 21
+    assert sum(line["times"] for line in remarks) == 500
+    assert max(len(line["remark"]) for line in remarks) < 200
 
 
 async def test_a_log_for_people_can_be_read_by_people() -> None:
@@ -207,6 +286,19 @@ async def test_a_broken_contract_is_counted_by_its_rule() -> None:
         assert (answer.status_code, answer.json()["error"]["code"]) == (502, "stream_ended_early")
         await here.until_logged()
         assert here.metric('proxy_contract_violations_total{rule="one-end"}') == 1
+
+
+async def test_a_problem_of_the_backend_is_counted_by_kind_and_name() -> None:
+    door = ScriptedDoor()
+    door.tally |= {f"got method-{number}": 1_000 for number in range(500)}
+    door.tally["problem unknown_event two words"] = 1
+    door.tally["problem nameless_call function_call"] = 3
+    family = "proxy_backend_problems_total"
+    async with served(door) as here:
+        for _ in range(2):  # to read them changes nothing
+            assert here.metric(f'{family}{{kind="unknown_event",name="two words"}}') == 1
+            assert here.metric(f'{family}{{kind="nameless_call",name="function_call"}}') == 3
+        assert "problem" not in here.server.metrics.exposition().decode().replace(family, "")
 
 
 async def test_labels_have_no_more_values_than_we_gave_them(

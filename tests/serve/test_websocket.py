@@ -50,6 +50,19 @@ def user(words: str) -> Json:
     return {"type": "message", "role": "user", "content": words}
 
 
+async def test_the_line_tells_what_the_client_says_of_itself_in_headers_or_in_the_request() -> None:
+    headers = {"session-id": "s-1", "x-openai-subagent": "review"}
+    async with served(ScriptedDoor(HELLO)) as here, spoken(here, **headers) as socket:
+        await say(socket, "Hi")
+        await heard(socket)
+        await say(socket, "Hi", client_metadata={"session_id": "s-2", "thread_id": "t-2"})
+        await heard(socket)
+        first, second = await here.until_logged(2)
+    assert (first["session_id"], first["subagent"]) == ("s-1", "review")
+    assert (first["output_mode"], first["stop_after_tools_mode"]) == ("auto", "burst")
+    assert (second["session_id"], second["conversation_id"]) == ("s-2", "t-2")
+
+
 async def test_a_request_is_answered_with_the_events_of_a_stream() -> None:
     async with served(ScriptedDoor(HELLO)) as here, spoken(here) as socket:
         await say(socket, "Hi")
@@ -181,7 +194,8 @@ async def test_a_sign_of_life_never_overtakes_what_a_slow_client_has_yet_to_read
     sink = writer.sink = ResponsesMessages(ResponsesOptions(), writer.write)
 
     async def work() -> Failure | None:
-        await sink.take((TextDelta("Hel"), TextDelta("lo"), TurnEnd()))
+        await sink.take((TextDelta("Hel"), TextDelta("lo")))
+        await sink.take((TurnEnd(),))  # only now: a stream that has ended has no more signs of life
         return sink.result()
 
     async with trio.open_nursery() as nursery:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from attrs import evolve
+from structlog.testing import capture_logs
 
 from pipeline.errors import UsageError
 from pipeline.loose_json import Json
+from pipeline.store import sqlite
 from pipeline.store.responses import StoredResponse
 from pipeline.store.sqlite import IN_MEMORY, Bounds, SqliteStore, open_store
 
@@ -36,38 +38,28 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return IN_MEMORY if request.param == "memory" else str(tmp_path / "deep" / "store.sqlite3")
 
 
-@pytest.mark.parametrize("written", [False, True])
-async def test_what_was_kept_is_found(place: str, written: bool) -> None:
+async def test_what_was_kept_is_found(place: str) -> None:
     async with open_store(place) as store:
-        store.put(kept(previous="resp_0"))
-        if written:
-            await store.until_written()
+        await store.put(kept(previous="resp_0"))
         assert await store.get("alice", "resp_1") == kept(previous="resp_0")
         assert await store.get("bob", "resp_1") is None
         assert await store.get("alice", "resp_2") is None
 
 
-@pytest.mark.parametrize("written", [False, True])
-async def test_what_was_forgotten_is_gone(place: str, written: bool) -> None:
+async def test_what_was_forgotten_is_gone(place: str) -> None:
     async with open_store(place) as store:
-        store.put(kept())
-        if written:
-            await store.until_written()
+        await store.put(kept())
         assert not await store.delete("bob", "resp_1")
         assert await store.delete("alice", "resp_1")
         assert not await store.delete("alice", "resp_1")
-        await store.until_written()
         assert await store.get("alice", "resp_1") is None
         assert await store.items("alice", ["msg_in1"]) == {}
 
 
-@pytest.mark.parametrize("written", [False, True])
-async def test_items_are_found_by_their_owner(place: str, written: bool) -> None:
+async def test_items_are_found_by_their_owner(place: str) -> None:
     async with open_store(place) as store:
-        store.put(kept(1))
-        store.put(kept(2, owner="bob"))
-        if written:
-            await store.until_written()
+        await store.put(kept(1))
+        await store.put(kept(2, owner="bob"))
         found = await store.items("alice", ["msg_in1", "msg_out1", "msg_out2", "msg_none"])
         assert set(found) == {"msg_in1", "msg_out1"}
         assert found["msg_out1"] == kept(1).response["output"][0]
@@ -76,18 +68,16 @@ async def test_items_are_found_by_their_owner(place: str, written: bool) -> None
 async def test_a_newer_state_replaces_an_older(place: str) -> None:
     async with open_store(place) as store:
         done = kept().response
-        store.put(kept(response={**done, "status": "in_progress", "output": []}))
-        await store.until_written()
-        store.put(kept())
+        await store.put(kept(response={**done, "status": "in_progress", "output": []}))
+        await store.put(kept())
         assert await store.get("alice", "resp_1") == kept()
-        await store.until_written()
         assert await store.get("alice", "resp_1") == kept()
 
 
 async def test_a_file_outlives_the_store_and_is_its_owners_alone(tmp_path: Path) -> None:
     file = tmp_path / "store.sqlite3"
     async with open_store(str(file)) as store:
-        store.put(kept())
+        await store.put(kept())
     assert stat.S_IMODE(os.stat(file).st_mode) == 0o600  # noqa: PTH116
     async with open_store(str(file)) as again:
         assert await again.get("alice", "resp_1") == kept()
@@ -97,8 +87,7 @@ async def test_the_oldest_leave_when_there_is_too_much(place: str) -> None:
     size = len(str(kept().response))
     async with open_store(place, Bounds(megabytes=size * 5 / 1_000_000)) as store:
         for number in range(20):
-            store.put(kept(number))
-            await store.until_written()
+            await store.put(kept(number))
         found = [n for n in range(20) if await store.get("alice", f"resp_{n}") is not None]
     assert found
     assert len(found) < 10
@@ -117,14 +106,13 @@ async def test_the_bound_holds_for_all_who_write_to_a_file_and_for_those_who_fin
     file, many = str(tmp_path / "store.sqlite3"), 3_000
     async with open_store(file) as one:
         for number in range(40):
-            one.put(kept(number))
+            await one.put(kept(number))
     assert bytes_in(file) > many
     bounds = Bounds(megabytes=many / 1_000_000)
     async with open_store(file, bounds) as one, open_store(file, bounds) as other:
         for number in range(100, 140):
             for store in (one, other):
-                store.put(kept(number, response={"id": "x", "more": "x" * (number % 7) * 50}))
-                await store.until_written()
+                await store.put(kept(number, response={"id": "x", "more": "x" * (number % 7) * 50}))
             await other.delete("alice", f"resp_{number - 3}")
             assert many / 3 < bytes_in(file) <= many
 
@@ -135,8 +123,7 @@ async def test_a_write_costs_the_same_however_much_is_kept(place: str, megabytes
         """In hundreds of steps."""
         steps: list[int] = []
         database.set_progress_handler(lambda: steps.append(1), 100)
-        store.put(kept(9_999))
-        await store.until_written()
+        await store.put(kept(9_999))
         database.set_progress_handler(None, 0)
         return len(steps)
 
@@ -144,36 +131,30 @@ async def test_a_write_costs_the_same_however_much_is_kept(place: str, megabytes
         database = store._database  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         before = await cost()
         for number in range(1_500):
-            store.put(kept(number))
-        await store.until_written()
+            await store.put(kept(number))
         assert await cost() <= before + 5
 
 
 async def test_what_is_too_old_is_not_found(place: str) -> None:
     async with open_store(place, Bounds(seconds=0)) as store:
-        store.put(kept())
-        await store.until_written()
+        await store.put(kept())
         assert await store.get("alice", "resp_1") is None
 
 
 async def test_two_servers_may_share_a_file(tmp_path: Path) -> None:
     file = str(tmp_path / "store.sqlite3")
     async with open_store(file) as one, open_store(file) as other:
-        one.put(kept())
-        await one.until_written()
+        await one.put(kept())
         assert await other.get("alice", "resp_1") == kept()
 
 
 async def test_what_was_deleted_while_another_made_it_does_not_come_back(tmp_path: Path) -> None:
     file = str(tmp_path / "store.sqlite3")
     async with open_store(file) as one, open_store(file) as other:
-        one.put(kept(response={"id": "resp_1", "status": "queued"}))
-        await one.until_written()
-        one.put(kept(response={"id": "resp_1", "status": "in_progress"}))
-        await one.until_written()
+        await one.put(kept(response={"id": "resp_1", "status": "queued"}))
+        await one.put(kept(response={"id": "resp_1", "status": "in_progress"}))
         assert await other.delete("alice", "resp_1")
-        one.put(kept())
-        await one.until_written()
+        await one.put(kept())
         for store in (one, other):
             assert await store.get("alice", "resp_1") is None
             assert await store.items("alice", ["msg_in1", "msg_out1"]) == {}
@@ -182,13 +163,11 @@ async def test_what_was_deleted_while_another_made_it_does_not_come_back(tmp_pat
 async def test_what_was_crowded_out_while_it_was_made_is_kept_once_it_is_done(place: str) -> None:
     size = len(str(kept().response))
     async with open_store(place, Bounds(megabytes=size * 5 / 1_000_000)) as store:
-        store.put(kept(0, response={"id": "resp_0", "status": "in_progress"}))
+        await store.put(kept(0, response={"id": "resp_0", "status": "in_progress"}))
         for number in range(1, 20):
-            store.put(kept(number))
-            await store.until_written()
+            await store.put(kept(number))
         assert await store.get("alice", "resp_0") is None
-        store.put(kept(0))
-        await store.until_written()
+        await store.put(kept(0))
         assert await store.get("alice", "resp_0") == kept(0)
 
 
@@ -202,18 +181,46 @@ async def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_store_that_cannot_write_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: SqliteStore, batch: Sequence[StoredResponse]) -> None:
+    def fail(self: SqliteStore, stored: StoredResponse) -> None:
         raise sqlite3.OperationalError("disk full")
 
     async with open_store(IN_MEMORY) as store:
         with monkeypatch.context() as patched:
             patched.setattr(SqliteStore, "_write", fail)
-            store.put(kept(1))
-            await store.until_written()
-        store.put(kept(2))
-        await store.until_written()
+            await store.put(kept(1))
+        await store.put(kept(2))
         assert await store.get("alice", "resp_1") is None
         assert await store.get("alice", "resp_2") == kept(2)
+
+
+async def test_what_is_put_by_a_request_that_is_cancelled_is_kept(place: str) -> None:
+    async with open_store(place) as store:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await store.put(kept())
+        assert await store.get("alice", "resp_1") == kept()
+
+
+async def test_a_locked_file_delays_nobody_for_long_and_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, lock_wait = str(tmp_path / "store.sqlite3"), 0.2
+    monkeypatch.setattr(sqlite, "WAIT_FOR_LOCK", lock_wait)
+    async with open_store(file) as store:
+        with (
+            closing(sqlite3.connect(file, isolation_level=None)) as other,
+            capture_logs() as logged,
+        ):
+            other.execute("BEGIN IMMEDIATE")
+            begun = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                for number in range(20):
+                    nursery.start_soon(store.put, kept(number))
+            assert trio.current_time() - begun < 4 * lock_wait
+        assert len(logged) == 20
+        assert {line["event"] for line in logged} == {"a response was not kept"}
+        await store.put(kept())
+        assert await store.get("alice", "resp_1") == kept()
 
 
 def test_an_exchange_adds_its_input_and_then_its_output() -> None:
@@ -224,14 +231,9 @@ def test_an_exchange_adds_its_input_and_then_its_output() -> None:
 # -- what is kept and not shown --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("written", [False, True])
-async def test_what_is_withheld_from_the_client_is_part_of_the_items(
-    place: str, written: bool
-) -> None:
+async def test_what_is_withheld_from_the_client_is_part_of_the_items(place: str) -> None:
     async with open_store(place) as store:
-        store.put(kept(withheld={"msg_out1": "sealed"}))
-        if written:
-            await store.until_written()
+        await store.put(kept(withheld={"msg_out1": "sealed"}))
         found = await store.get("alice", "resp_1")
         assert found is not None
         assert found == kept(withheld={"msg_out1": "sealed"})
@@ -241,13 +243,10 @@ async def test_what_is_withheld_from_the_client_is_part_of_the_items(
     assert "encrypted_content" not in items["msg_in1"]
 
 
-@pytest.mark.parametrize("written", [False, True])
-async def test_an_item_counts_as_it_was_kept_first(place: str, written: bool) -> None:
+async def test_an_item_counts_as_it_was_kept_first(place: str) -> None:
     async with open_store(place) as store:
-        store.put(kept(withheld={"msg_out1": "sealed"}))
-        if written:
-            await store.until_written()
-        store.put(kept(2, input_items=tuple(kept().response["output"])))
+        await store.put(kept(withheld={"msg_out1": "sealed"}))
+        await store.put(kept(2, input_items=tuple(kept().response["output"])))
         assert (await store.items("alice", ["msg_out1"]))["msg_out1"].get("encrypted_content")
         await store.delete("alice", "resp_2")
         assert (await store.items("alice", ["msg_out1"]))["msg_out1"].get("encrypted_content")
@@ -261,7 +260,7 @@ async def test_a_file_of_another_layout_is_begun_anew(tmp_path: Path) -> None:
     database.close()
     async with open_store(place) as store:
         assert await store.get("alice", "resp_1") is None
-        store.put(kept())
+        await store.put(kept())
     async with open_store(place) as store:
         assert await store.get("alice", "resp_1") == kept()
 
@@ -269,5 +268,5 @@ async def test_a_file_of_another_layout_is_begun_anew(tmp_path: Path) -> None:
 async def test_an_item_whose_id_is_none_is_never_found(place: str) -> None:
     odd: Json = {"type": "message", "id": {}, "role": "user", "content": "x"}
     async with open_store(place) as store:
-        store.put(kept(input_items=(odd,)))
+        await store.put(kept(input_items=(odd,)))
         assert set(await store.items("alice", ["msg_out1"])) == {"msg_out1"}

@@ -1,0 +1,93 @@
+"""App-servers that the supervisor runs and the workers use: both ends of a lease."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import trio
+from attrs import evolve
+
+from pipeline.workers.ipc import Connection, connect
+from sources.app_server.backend import hides_mcp
+from sources.app_server.client import AppServerClient
+from sources.app_server.listening_child import ListeningChild
+from sources.app_server.options import BackendOptions
+from sources.app_server.supervisor import AppServer
+from sources.app_server.transport import Transport, TransportClosedError
+from sources.app_server.websocket import WebSocketTransport
+
+NAME: Final = "codex app-server"
+"""Told in errors, because the path of its socket is private."""
+
+
+async def lease(server: AppServer, connection: Connection) -> object:
+    """Tell a worker where an app-server listens, or why it could not be started.
+
+    Until the worker closes the connection, this process is not stopped, even if it is replaced.
+    The worker is told when it is, and tells of each turn that it begins.
+    """
+    if server.leading is None:
+        await server.until_changed()
+    if server.leading is None:
+        return {"reason": server.problem, "last_words": server.last_words}
+    client, child = server.leading
+    assert isinstance(child, ListeningChild)  # noqa: S101
+    client.enter()
+    try:
+        await connection.send({"address": child.address})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_tell_when_replaced, server, client, connection)
+            while await connection.receive() is not None:
+                server.turn_begins()
+            nursery.cancel_scope.cancel()
+    finally:
+        client.leave()
+    return None
+
+
+async def _tell_when_replaced(
+    server: AppServer, client: AppServerClient, connection: Connection
+) -> None:
+    while server.leading is None or server.leading[0] is client:
+        await server.until_changed()
+    await connection.send("replaced")
+
+
+def leased_app_server(supervisor: Path, number: int, options: BackendOptions) -> AppServer:
+    """An app-server of the supervisor, in a worker; each connection to it has its own lease."""
+    newest: Connection | None = None
+
+    def count_turn() -> None:
+        if newest is not None:
+            newest.send_now("turn")
+
+    async def connect_to_it(nursery: trio.Nursery) -> Transport:
+        address: str = await nursery.start(hold)
+        return await WebSocketTransport.connect(nursery, address, name=NAME)
+
+    async def hold(task_status: trio.TaskStatus[str]) -> None:
+        """Hold a lease as long as the connection's nursery runs."""
+        nonlocal newest
+        async with connect(supervisor) as connection:
+            await connection.send({"kind": "lease", "server": number})
+            reply = await connection.receive() or {"reason": "the server is being stopped"}
+            if "address" not in reply:
+                raise TransportClosedError(reply["reason"], reply.get("last_words", ""))
+            newest = connection
+            task_status.started(reply["address"])
+            if await connection.receive() is not None:
+                server.renew()
+            await trio.sleep_forever()
+
+    server = AppServer(
+        name=NAME,
+        connect=connect_to_it,
+        workspace=str(options.workspace),
+        # The supervisor makes the pauses: it replies when the app-server runs again.
+        patience=evolve(options.patience, longest_pause=options.patience.first_pause),
+        sees_files=options.view_image,
+        hides_mcp=hides_mcp(options, ours=True),
+        on_turn=count_turn,
+    )
+    return server
