@@ -128,6 +128,7 @@ NO_LIST: dict[str, Talk] = {
     "silence": silence,
     "silence in the middle": falls_silent,
 }
+SILENT = (silence, falls_silent)
 
 
 @pytest.mark.parametrize("talk", NO_LIST.values(), ids=NO_LIST)
@@ -135,7 +136,8 @@ NO_LIST: dict[str, Talk] = {
 async def test_an_api_without_a_list_has_the_models_that_the_operator_names(
     talk: Talk, named: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "LISTING", 0.2)
+    if talk in SILENT:  # the others answer, however slow the machine is
+        monkeypatch.setattr(door, "LISTING", 0.2)
     async with backend(talk) as url:
         settings = Settings(backend=url, backend_api_key=KEY, models=",".join(named))
         async with open_door(settings) as api, served(api, models=settings.models) as here:
