@@ -8,8 +8,8 @@ from pipeline.recipes import chat_options
 from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sinks.chat_json import ChatJson
-from sources.app_server.backend import BackendOptions, Pool, open_backend
-from sources.app_server.turns import AppServerTurn
+from sources.app_server.process.backend import BackendOptions, Pool, open_backend
+from sources.app_server.turn.turns import AppServerTurn
 from sources.demo.model import ScriptedModel
 from sources.demo.provider import scripted_provider
 

@@ -15,11 +15,11 @@ from pipeline.settings import Settings
 from pipeline.turn import Turn
 from sinks.chat import ChatOptions
 from sinks.responses import ResponsesOptions, unique_id
-from sources.app_server.kept import KeepOptions
-from sources.app_server.options import BackendOptions
-from sources.app_server.patience import Patience
-from sources.app_server.place import Bounds
-from sources.app_server.record import Recorder
+from sources.app_server.process.options import BackendOptions
+from sources.app_server.process.patience import Patience
+from sources.app_server.turn.kept import KeepOptions
+from sources.app_server.turn.place import Bounds
+from sources.app_server.turn.record import Recorder
 from sources.responses_request import ResponsesApi
 from stages.aggregate_tool_calls import AggregateToolCalls
 from stages.cap_tool_calls import CapToolCalls

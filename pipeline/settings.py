@@ -20,11 +20,11 @@ from pipeline.serve.options import EndpointOptions, HttpOptions, ListenOptions
 from pipeline.store.sqlite import StoreOptions
 from pipeline.turn import OutputMode, Turn
 from sinks.options import AnswerOptions
-from sources.app_server.kept import HoldOptions
-from sources.app_server.options import CodexOptions
-from sources.app_server.patience import RecycleOptions
-from sources.app_server.place import TimeoutOptions
-from sources.app_server.record import RecordOptions
+from sources.app_server.process.options import CodexOptions
+from sources.app_server.process.patience import RecycleOptions
+from sources.app_server.turn.kept import HoldOptions
+from sources.app_server.turn.place import TimeoutOptions
+from sources.app_server.turn.record import RecordOptions
 from sources.dump import DumpOptions
 from sources.responses_request import ResponsesApiOptions
 from stages.aggregate_tool_calls import AggregateOptions

@@ -13,7 +13,7 @@ from pipeline.loose_json import Json
 from pipeline.options import backend_flag as flag
 from pipeline.strict_schema import first_violation
 from pipeline.turn import NamedTool, OutputSchema, Tool, Turn
-from sources.app_server.place import Bounds
+from sources.app_server.turn.place import Bounds
 
 
 def _endpoint(address: str) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 
 import trio
 
-from sources.app_server.client import AppServerClient
-from sources.app_server.transport import TransportClosedError
+from sources.app_server.protocol.client import AppServerClient
+from sources.app_server.transport.transport import TransportClosedError
 
 
 class Wire:

@@ -14,9 +14,9 @@ from pipeline.events import Event, Failed, TextDelta
 from pipeline.loose_json import Json
 from pipeline.turn import Tool, Turn
 from sinks.collect import Collect
-from sources.app_server.interface import Backend
-from sources.app_server.place import Bounds
-from sources.app_server.turns import AppServerTurn
+from sources.app_server.turn.interface import Backend
+from sources.app_server.turn.place import Bounds
+from sources.app_server.turn.turns import AppServerTurn
 
 HELLO = "Hello, wörld 🌍!"
 """What the scripted model says to TEXT."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from sources.app_server.binary import native
+from sources.app_server.process.binary import native
 
 WHEEL: Final = "wheel"
 KEPT: Final = Path(__file__).parents[1] / ".cache" / "codex"

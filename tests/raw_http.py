@@ -14,7 +14,7 @@ from pipeline.events import Event, Failed, TextDelta, TurnEnd
 from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sinks.collect import Collect
-from sources.app_server.place import Bounds
+from sources.app_server.turn.place import Bounds
 from sources.responses_api import ResponsesApiTurn
 from sources.responses_request import ResponsesApi
 

@@ -13,10 +13,10 @@ from attrs import evolve, frozen
 from pipeline.loose_json import Json
 from pipeline.workers import ipc
 from pipeline.workers.app_servers import lease, leased_app_server
-from sources.app_server.backend import WORKSPACE, Pool, open_backend, open_children
-from sources.app_server.listening_child import ListeningChild
-from sources.app_server.options import BackendOptions
-from sources.app_server.supervisor import AppServer
+from sources.app_server.process.backend import WORKSPACE, Pool, open_backend, open_children
+from sources.app_server.process.options import BackendOptions
+from sources.app_server.process.supervisor import AppServer
+from sources.app_server.transport.listening_child import ListeningChild
 
 
 @frozen

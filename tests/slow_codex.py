@@ -16,11 +16,11 @@ from pipeline.loose_json import Json
 from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sinks.collect import Collect
-from sources.app_server.capabilities import Capabilities, Learned
-from sources.app_server.kept import KeepOptions, KeptThreads
-from sources.app_server.place import Bounds, Place
-from sources.app_server.record import Recorder
-from sources.app_server.turns import AppServerTurn
+from sources.app_server.protocol.capabilities import Capabilities, Learned
+from sources.app_server.turn.kept import KeepOptions, KeptThreads
+from sources.app_server.turn.place import Bounds, Place
+from sources.app_server.turn.record import Recorder
+from sources.app_server.turn.turns import AppServerTurn
 from tests.app_server_wire import Wire, connected
 
 CAN = Capabilities(

@@ -16,11 +16,11 @@ from pipeline.events import Event, TextDelta, TurnEnd
 from pipeline.settings import Settings
 from pipeline.stage import Receive, Stage
 from pipeline.turn import Tool, Turn
-from sources.app_server.capabilities import Capabilities
-from sources.app_server.kept import KeptThreads
-from sources.app_server.place import Bounds, Place
-from sources.app_server.reading import FEW
-from sources.app_server.turns import AppServerTurn
+from sources.app_server.protocol.capabilities import Capabilities
+from sources.app_server.turn.kept import KeptThreads
+from sources.app_server.turn.place import Bounds, Place
+from sources.app_server.turn.reading import FEW
+from sources.app_server.turn.turns import AppServerTurn
 from tests.app_server_wire import Wire, connected
 from tests.chaos_turns import failure, text
 

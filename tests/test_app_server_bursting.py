@@ -11,7 +11,7 @@ import trio
 from trio_websocket import ConnectionClosed, WebSocketRequest, serve_websocket
 from wsproto.frame_protocol import FrameProtocol, Opcode
 
-from sources.app_server.bursting import BurstingConnection
+from sources.app_server.transport.bursting import BurstingConnection
 
 LONGEST = 1000
 Talk = Callable[[trio.SocketStream], Awaitable[None]]

@@ -16,11 +16,11 @@ from pipeline.settings import Settings
 from pipeline.stage import Receive
 from pipeline.turn import OutputSchema, Tool
 from sinks.collect import Collect
-from sources.app_server import client as client_module
-from sources.app_server import stdio
-from sources.app_server.framing import LineFramer
-from sources.app_server.mailbox import Mailbox
-from sources.app_server.turns import AppServerTurn
+from sources.app_server.protocol import client as client_module
+from sources.app_server.protocol.mailbox import Mailbox
+from sources.app_server.transport import stdio
+from sources.app_server.transport.framing import LineFramer
+from sources.app_server.turn.turns import AppServerTurn
 from sources.demo.chaos_child import ChaosChild
 from tests.chaos_turns import HELLO, play, text, turn_of
 

@@ -10,19 +10,19 @@ import trio
 import trio.testing
 
 from pipeline.turn import Turn
-from sources.app_server import client as client_module
-from sources.app_server.capabilities import Capabilities, probe
-from sources.app_server.client import (
+from sources.app_server.protocol import client as client_module
+from sources.app_server.protocol.capabilities import Capabilities, probe
+from sources.app_server.protocol.client import (
     DECLINED,
     BackendGoneError,
     BackendSilentError,
 )
-from sources.app_server.mailbox import MailboxClosedError
-from sources.app_server.place import Place
-from sources.app_server.reading import message_of
-from sources.app_server.rpc import OVERLOADED, RpcError, ServerRequest
-from sources.app_server.session import LATEST, LETTING_GO, Session
-from sources.app_server.thread import ThreadPlan
+from sources.app_server.protocol.mailbox import MailboxClosedError
+from sources.app_server.protocol.rpc import OVERLOADED, RpcError, ServerRequest
+from sources.app_server.protocol.thread import ThreadPlan
+from sources.app_server.turn.place import Place
+from sources.app_server.turn.reading import message_of
+from sources.app_server.turn.session import LATEST, LETTING_GO, Session
 from tests.app_server_wire import connected
 
 APPROVAL = "item/commandExecution/requestApproval"

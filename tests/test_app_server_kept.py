@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from pipeline.loose_json import Json
 from pipeline.turn import OutputSchema, Tool, Turn
-from sources.app_server.kept import KeepOptions, KeptThread, KeptThreads
-from sources.app_server.meaning import Call, digest, without_outputs
-from sources.app_server.session import Session
+from sources.app_server.turn.kept import KeepOptions, KeptThread, KeptThreads
+from sources.app_server.turn.meaning import Call, digest, without_outputs
+from sources.app_server.turn.session import Session
 
 ASKED: Json = {"type": "message", "role": "user", "content": "What is new?"}
 SAID: Json = {"type": "message", "role": "assistant", "content": "Let me look."}

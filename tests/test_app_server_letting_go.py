@@ -16,11 +16,11 @@ from pipeline.events import ToolCall
 from pipeline.settings import Settings
 from pipeline.stage import Receive
 from pipeline.turn import Turn
-from sources.app_server import session as session_module
-from sources.app_server.client import CALMING, MOST_LEAVING, AppServerClient
-from sources.app_server.kept import KeepOptions
-from sources.app_server.place import Bounds
-from sources.app_server.turns import AppServerTurn
+from sources.app_server.protocol.client import CALMING, MOST_LEAVING, AppServerClient
+from sources.app_server.turn import session as session_module
+from sources.app_server.turn.kept import KeepOptions
+from sources.app_server.turn.place import Bounds
+from sources.app_server.turn.turns import AppServerTurn
 from sources.demo.chaos_child import ChaosChild
 from tests.chaos_turns import failure, play, text, turn_of
 

@@ -13,13 +13,13 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from pipeline.errors import Failure, ProxyError, UsageError
-from sources.app_server import child as child_process
-from sources.app_server.backend import Pool, open_backend
-from sources.app_server.options import BackendOptions
-from sources.app_server.patience import Patience
-from sources.app_server.stdio import StdioTransport
-from sources.app_server.supervisor import AppServer
-from sources.app_server.transport import Transport, TransportClosedError
+from sources.app_server.process.backend import Pool, open_backend
+from sources.app_server.process.options import BackendOptions
+from sources.app_server.process.patience import Patience
+from sources.app_server.process.supervisor import AppServer
+from sources.app_server.transport import child as child_process
+from sources.app_server.transport.stdio import StdioTransport
+from sources.app_server.transport.transport import Transport, TransportClosedError
 from sources.demo.chaos_child import HURRY, ChaosChild
 from tests.chaos_turns import HELLO, failure, play, text
 

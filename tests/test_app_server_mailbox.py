@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from sources.app_server.mailbox import Delivery, Letter, Mailbox, MailboxClosedError
+from sources.app_server.protocol.mailbox import Delivery, Letter, Mailbox, MailboxClosedError
 
 A, B, C = list[Letter]([b"a"]), list[Letter]([b"b"]), list[Letter]([b"c"])
 

@@ -16,9 +16,9 @@ from pipeline.loose_json import Json
 from pipeline.settings import Settings
 from pipeline.turn import Turn
 from sinks.collect import Collect
-from sources.app_server.capabilities import Learned
-from sources.app_server.record import Recorder
-from sources.app_server.turns import AppServerTurn
+from sources.app_server.protocol.capabilities import Learned
+from sources.app_server.turn.record import Recorder
+from sources.app_server.turn.turns import AppServerTurn
 from sources.decode.turn_decoder import TurnDecoder
 from sources.replay import Replay
 from tests.slow_codex import TOOL, Answer, Response, SlowCodex, Step, ask, converse, slow_codex

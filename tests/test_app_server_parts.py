@@ -17,18 +17,18 @@ from pipeline.loose_json import Json
 from pipeline.recipes import backend_options, recorder
 from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
-from sources.app_server.backend import open_backend
-from sources.app_server.capabilities import Capabilities, probe
-from sources.app_server.client import AppServerClient, BackendGoneError, Pending
-from sources.app_server.facts import BackendFacts
-from sources.app_server.images import check_images
-from sources.app_server.interface import Backend
-from sources.app_server.mcp_servers import tools_of
-from sources.app_server.options import BackendOptions
-from sources.app_server.record import redacted
-from sources.app_server.rpc import Answer, RpcError
-from sources.app_server.session import tool_result
-from sources.app_server.thread import ThreadPlan
+from sources.app_server.process.backend import open_backend
+from sources.app_server.process.facts import BackendFacts
+from sources.app_server.process.options import BackendOptions
+from sources.app_server.protocol.capabilities import Capabilities, probe
+from sources.app_server.protocol.client import AppServerClient, BackendGoneError, Pending
+from sources.app_server.protocol.images import check_images
+from sources.app_server.protocol.mcp_servers import tools_of
+from sources.app_server.protocol.rpc import Answer, RpcError
+from sources.app_server.protocol.thread import ThreadPlan
+from sources.app_server.turn.interface import Backend
+from sources.app_server.turn.record import redacted
+from sources.app_server.turn.session import tool_result
 from sources.replay import Replay
 
 ASKED: Json = {"type": "message", "role": "user", "content": "What is new?"}

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.loose_json import Json
-from sources.app_server.framing import LineFramer
-from sources.app_server.mailbox import Delivery, Letter, Mailbox, MailboxClosedError
-from sources.app_server.rpc import (
+from sources.app_server.protocol.mailbox import Delivery, Letter, Mailbox, MailboxClosedError
+from sources.app_server.protocol.rpc import (
     OVERLOADED,
     UNKNOWN_METHOD,
     Answer,
@@ -25,6 +24,7 @@ from sources.app_server.rpc import (
     ServerRequest,
     thread_of,
 )
+from sources.app_server.transport.framing import LineFramer
 
 # -- lines ---------------------------------------------------------------------------------------
 

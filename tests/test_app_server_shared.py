@@ -12,9 +12,9 @@ import trio
 from attrs import evolve
 
 from pipeline.errors import ProxyError
-from sources.app_server.backend import Pool
-from sources.app_server.options import BackendOptions
-from sources.app_server.patience import Patience
+from sources.app_server.process.backend import Pool
+from sources.app_server.process.options import BackendOptions
+from sources.app_server.process.patience import Patience
 from tests.chaos_turns import HELLO, failure, play, text
 from tests.fake_listening import fake_codex, pids
 from tests.sharing import Sharing, sharing

@@ -20,10 +20,10 @@ from pipeline.settings import Settings
 from pipeline.stage import Receive
 from pipeline.turn import Turn
 from sinks.collect import Collect
-from sources.app_server.capabilities import Learned
-from sources.app_server.kept import KeepOptions
-from sources.app_server.place import Bounds
-from sources.app_server.turns import AppServerTurn
+from sources.app_server.protocol.capabilities import Learned
+from sources.app_server.turn.kept import KeepOptions
+from sources.app_server.turn.place import Bounds
+from sources.app_server.turn.turns import AppServerTurn
 from sources.replay import Replay
 from tests.slow_codex import (
     TOOL,

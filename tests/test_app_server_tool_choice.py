@@ -12,9 +12,9 @@ from pipeline.events import ToolCall
 from pipeline.loose_json import Json
 from pipeline.settings import Settings
 from pipeline.turn import NamedTool, Tool, ToolChoice, Turn
-from sources.app_server.capabilities import Capabilities
-from sources.app_server.kept import KeepOptions
-from sources.app_server.thread import ThreadPlan
+from sources.app_server.protocol.capabilities import Capabilities
+from sources.app_server.protocol.thread import ThreadPlan
+from sources.app_server.turn.kept import KeepOptions
 from sources.demo.chaos_child import ChaosChild
 from tests.chaos_turns import play, text, turn_of
 

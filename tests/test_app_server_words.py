@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from pipeline.errors import ProxyError
 from pipeline.loose_json import Json
 from pipeline.turn import Tool, Turn
-from sources.app_server.binary import find_codex
-from sources.app_server.hermetic import Confinement
-from sources.app_server.mcp_servers import configured_servers
-from sources.app_server.names import RESERVED, Aliases
-from sources.app_server.prompts import flattened, item_images, tool_prompt
-from sources.app_server.sendable import DEEPEST, check_sendable
+from sources.app_server.process.binary import find_codex
+from sources.app_server.process.hermetic import Confinement
+from sources.app_server.protocol.mcp_servers import configured_servers
+from sources.app_server.protocol.names import RESERVED, Aliases
+from sources.app_server.protocol.prompts import flattened, item_images, tool_prompt
+from sources.app_server.protocol.sendable import DEEPEST, check_sendable
 
 # -- names ---------------------------------------------------------------------------------------
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from sources.app_server.child import READ_SIZE
-from sources.app_server.client import AppServerClient
-from sources.app_server.stdio import ATOMIC, MOST_READS, StdioTransport
-from sources.app_server.transport import TransportClosedError
+from sources.app_server.protocol.client import AppServerClient
+from sources.app_server.transport.child import READ_SIZE
+from sources.app_server.transport.stdio import ATOMIC, MOST_READS, StdioTransport
+from sources.app_server.transport.transport import TransportClosedError
 
 ECHO = "import sys, os\nwhile d := os.read(0, 65536): os.write(1, d)"
 DEAF = "import time\ntime.sleep(30)"
@@ -112,7 +112,9 @@ async def test_to_be_woken_for_nothing_is_not_the_end(
     async with trio.open_nursery() as nursery:
         child = await started(nursery, tmp_path, ECHO)
         with monkeypatch.context() as patch, trio.fail_after(10):
-            patch.setattr("sources.app_server.stdio.trio.lowlevel.wait_readable", woken_for_nothing)
+            patch.setattr(
+                "sources.app_server.transport.stdio.trio.lowlevel.wait_readable", woken_for_nothing
+            )
             nursery.start_soon(child.send, b"hello")
             assert await child.receive() == [b"hello"]
         await child.aclose()

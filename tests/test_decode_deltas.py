@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from pipeline.events import TextDelta
 from pipeline.loose_json import Json
-from sources.app_server.mailbox import Delivery, Letter
-from sources.app_server.names import Aliases
-from sources.app_server.reading import TurnReader
-from sources.app_server.rpc import Notification, RpcCore
+from sources.app_server.protocol.mailbox import Delivery, Letter
+from sources.app_server.protocol.names import Aliases
+from sources.app_server.protocol.rpc import Notification, RpcCore
+from sources.app_server.turn.reading import TurnReader
 from sources.decode.deltas import HEAD, named_thread, read_deltas
 from sources.decode.turn_decoder import TurnDecoder
 

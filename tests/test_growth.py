@@ -15,10 +15,10 @@ from pipeline.stage import Stage
 from pipeline.turn import Tool, Turn
 from sinks.chat_sse import ChatSseEncoder
 from sinks.responses_sse import ResponsesEncoder
-from sources.app_server.framing import LineFramer
-from sources.app_server.mailbox import Delivery
-from sources.app_server.names import Aliases
-from sources.app_server.reading import TurnReader
+from sources.app_server.protocol.mailbox import Delivery
+from sources.app_server.protocol.names import Aliases
+from sources.app_server.transport.framing import LineFramer
+from sources.app_server.turn.reading import TurnReader
 from sources.decode.turn_decoder import TurnDecoder
 
 TURN = Turn(tools=(Tool("localSearch"),), stop=("never said",))

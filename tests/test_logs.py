@@ -15,10 +15,10 @@ from structlog.testing import capture_logs
 from pipeline.cli.logs import warnings_to_stderr
 from pipeline.cli.main import main
 from pipeline.settings import Settings
-from sources.app_server.client import DECLINED
-from sources.app_server.patience import Patience
-from sources.app_server.supervisor import AppServer
-from sources.app_server.transport import Transport, TransportClosedError
+from sources.app_server.process.patience import Patience
+from sources.app_server.process.supervisor import AppServer
+from sources.app_server.protocol.client import DECLINED
+from sources.app_server.transport.transport import Transport, TransportClosedError
 from sources.demo.chaos_child import ChaosChild
 from tests.chaos_turns import HELLO, play, text
 

@@ -13,9 +13,9 @@ from pipeline.loose_json import Json
 from pipeline.requests.chat import ChatRequest
 from pipeline.requests.responses import ResponsesRequest
 from pipeline.turn import OutputSchema, Tool, Turn
-from sources.app_server.capabilities import Capabilities
-from sources.app_server.prompts import FORM_RULE
-from sources.app_server.thread import ThreadPlan
+from sources.app_server.protocol.capabilities import Capabilities
+from sources.app_server.protocol.prompts import FORM_RULE
+from sources.app_server.protocol.thread import ThreadPlan
 from sources.demo.script import answer
 from tests.output_schemas import CLOSED, OPEN
 

@@ -18,11 +18,11 @@ from pipeline.loose_json import as_json
 from pipeline.serve.door import ResponsesDoor
 from pipeline.settings import Settings
 from sinks.collect import Collect
-from sources.app_server.capabilities import probe
-from sources.app_server.client import DECLINED
-from sources.app_server.rpc import INVALID_REQUEST, OVERLOADED, RpcCore, RpcError
-from sources.app_server.supervisor import AppServer
-from sources.app_server.transport import Transport
+from sources.app_server.process.supervisor import AppServer
+from sources.app_server.protocol.capabilities import probe
+from sources.app_server.protocol.client import DECLINED
+from sources.app_server.protocol.rpc import INVALID_REQUEST, OVERLOADED, RpcCore, RpcError
+from sources.app_server.transport.transport import Transport
 from sources.decode import v2
 from sources.decode.turn_decoder import TurnDecoder
 from sources.problems import (

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from pipeline.events import Burst
-from sources.app_server.place import Bounds
+from sources.app_server.turn.place import Bounds
 from sources.responses_api import MOST_UNREAD, ResponsesApiTurn, open_client
 from sources.responses_request import ResponsesApi
 from tests.raw_http import (

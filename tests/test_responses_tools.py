@@ -12,8 +12,8 @@ from pipeline.requests.declared_tools import joined
 from pipeline.requests.responses import ResponsesRequest
 from pipeline.settings import Settings
 from pipeline.turn import NamedTool, Tool, Turn
-from sources.app_server.kept import KeptThread
-from sources.app_server.meaning import Call, digest, without_outputs
+from sources.app_server.turn.kept import KeptThread
+from sources.app_server.turn.meaning import Call, digest, without_outputs
 
 HELLO: Json = {"role": "user", "content": "Hello."}
 SCHEMA: Json = {"$schema": "x", "type": "object", "properties": {"q": {}}}

@@ -16,8 +16,8 @@ from attrs import define, evolve, field
 from pipeline.bench.ear import READ, TOLD, Ear, Heard
 from pipeline.bench.wish import MODEL, Wish
 from pipeline.loose_json import Json, as_json, text_of
-from sources.app_server.stdio import widen
-from sources.app_server.supervisor import NOISE
+from sources.app_server.process.supervisor import NOISE
+from sources.app_server.transport.stdio import widen
 
 _encode: Final = msgspec.json.Encoder().encode
 

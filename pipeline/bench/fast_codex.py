@@ -21,8 +21,8 @@ from attrs import define, field
 from pipeline.bench.fast_socket import Socket
 from pipeline.bench.wish import Wish
 from pipeline.loose_json import Json, as_json, as_list, text_of
-from sources.app_server.framing import LineFramer
-from sources.app_server.prompts import item_text
+from sources.app_server.protocol.prompts import item_text
+from sources.app_server.transport.framing import LineFramer
 from sources.demo.chaos import METHODS
 from sources.demo.chaos_turn import FakeTurn, encode
 

@@ -16,9 +16,9 @@ import trio
 from pipeline.bench.bed import Bed, running, served
 from pipeline.bench.direct import Direct
 from pipeline.errors import UsageError
-from sources.app_server.binary import find_codex
-from sources.app_server.catalog import write_catalog
-from sources.app_server.hermetic import Confinement
+from sources.app_server.process.binary import find_codex
+from sources.app_server.process.catalog import write_catalog
+from sources.app_server.process.hermetic import Confinement
 from sources.demo.provider import scripted_provider
 
 FAST_MODEL: Final = (sys.executable, "-m", "pipeline.bench.fast_model")

@@ -18,10 +18,10 @@ from pipeline.stage import Stage
 from pipeline.transcript import read_records
 from pipeline.turn import Tool, Turn
 from sinks.chat_sse import ChatSse, ChatSseEncoder
-from sources.app_server.mailbox import Delivery, Letter
-from sources.app_server.names import Aliases
-from sources.app_server.reading import TurnReader
-from sources.app_server.rpc import Notification, RpcCore, thread_of
+from sources.app_server.protocol.mailbox import Delivery, Letter
+from sources.app_server.protocol.names import Aliases
+from sources.app_server.protocol.rpc import Notification, RpcCore, thread_of
+from sources.app_server.turn.reading import TurnReader
 from sources.decode.deltas import HEAD, named_thread
 from sources.decode.turn_decoder import TurnDecoder
 from sources.replay import LINES_PER_BURST, Listed

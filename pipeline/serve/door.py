@@ -21,12 +21,12 @@ from pipeline.recipes import backend_options, recorder, responses_api
 from pipeline.settings import Settings
 from pipeline.stage import Source
 from pipeline.turn import Turn
-from sources.app_server.backend import Pool, open_backend
-from sources.app_server.binary import find_codex
-from sources.app_server.facts import BackendFacts
-from sources.app_server.mcp_servers import tools_of
-from sources.app_server.options import BackendOptions
-from sources.app_server.turns import AppServerTurn
+from sources.app_server.process.backend import Pool, open_backend
+from sources.app_server.process.binary import find_codex
+from sources.app_server.process.facts import BackendFacts
+from sources.app_server.process.options import BackendOptions
+from sources.app_server.protocol.mcp_servers import tools_of
+from sources.app_server.turn.turns import AppServerTurn
 from sources.demo.model import ScriptedModel
 from sources.demo.provider import scripted_provider
 from sources.dump import EventDump

@@ -9,13 +9,13 @@ import trio
 from attrs import evolve
 
 from pipeline.workers.ipc import Connection, connect
-from sources.app_server.backend import hides_mcp
-from sources.app_server.client import AppServerClient
-from sources.app_server.listening_child import ListeningChild
-from sources.app_server.options import BackendOptions
-from sources.app_server.supervisor import AppServer
-from sources.app_server.transport import Transport, TransportClosedError
-from sources.app_server.websocket import WebSocketTransport
+from sources.app_server.process.backend import hides_mcp
+from sources.app_server.process.options import BackendOptions
+from sources.app_server.process.supervisor import AppServer
+from sources.app_server.protocol.client import AppServerClient
+from sources.app_server.transport.listening_child import ListeningChild
+from sources.app_server.transport.transport import Transport, TransportClosedError
+from sources.app_server.transport.websocket import WebSocketTransport
 
 NAME: Final = "codex app-server"
 """Told in errors, because the path of its socket is private."""

@@ -32,9 +32,9 @@ from pipeline.store.sqlite import IN_MEMORY, WAIT_FOR_LOCK, prepare_store
 from pipeline.workers import ipc
 from pipeline.workers.app_servers import lease
 from pipeline.workers.worker import UNUSABLE, WorkerConfig
-from sources.app_server.backend import open_children
-from sources.app_server.patience import Patience, Pauses
-from sources.app_server.supervisor import AppServer
+from sources.app_server.process.backend import open_children
+from sources.app_server.process.patience import Patience, Pauses
+from sources.app_server.process.supervisor import AppServer
 
 COMMAND: Final = (sys.executable, "-m", "pipeline.workers.worker")
 PREFIX: Final = "codex-sluice-"

@@ -26,8 +26,8 @@ from pipeline.serve.running import serving
 from pipeline.settings import Settings
 from pipeline.workers import ipc
 from pipeline.workers.app_servers import leased_app_server
-from sources.app_server.backend import WORKSPACE
-from sources.app_server.binary import find_codex
+from sources.app_server.process.backend import WORKSPACE
+from sources.app_server.process.binary import find_codex
 
 UNUSABLE = 2
 

@@ -15,7 +15,7 @@ import msgspec
 from attrs import Factory, define, frozen
 
 from pipeline.loose_json import Json, as_json, as_list, is_json, text_of
-from sources.app_server.framing import LineFramer
+from sources.app_server.transport.framing import LineFramer
 from sources.demo.chaos_faults import fault_words, kill_itself, late_frames, spoiled
 from sources.demo.chaos_turn import Act, FakeTurn, Pause, Step, Wait, Write, encode
 

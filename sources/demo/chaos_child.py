@@ -12,12 +12,12 @@ import msgspec
 import trio
 
 from pipeline.loose_json import Json, as_json
-from sources.app_server.backend import Pool
-from sources.app_server.kept import KeepOptions
-from sources.app_server.patience import Patience
-from sources.app_server.stdio import StdioTransport
-from sources.app_server.supervisor import AppServer
-from sources.app_server.transport import Transport
+from sources.app_server.process.backend import Pool
+from sources.app_server.process.patience import Patience
+from sources.app_server.process.supervisor import AppServer
+from sources.app_server.transport.stdio import StdioTransport
+from sources.app_server.transport.transport import Transport
+from sources.app_server.turn.kept import KeepOptions
 
 COMMAND = (sys.executable, "-m", "pipeline.cli.fake_codex")
 HURRY = Patience(handshake=10.0, first_pause=0.02)

@@ -12,7 +12,7 @@ import msgspec
 from attrs import Factory, define, frozen
 
 from pipeline.loose_json import Json, as_json, as_list, text_of
-from sources.app_server.prompts import item_text
+from sources.app_server.protocol.prompts import item_text
 from sources.demo.script import Says, answer
 
 encode: Final = msgspec.json.Encoder().encode

@@ -25,9 +25,9 @@ from pipeline.settings import Settings
 from pipeline.turn import Turn
 from sinks.chat_json import ChatCompletion, ChatJson
 from sinks.collect import Collect
-from sources.app_server.backend import Pool, open_backend
-from sources.app_server.options import BackendOptions
-from sources.app_server.turns import AppServerTurn
+from sources.app_server.process.backend import Pool, open_backend
+from sources.app_server.process.options import BackendOptions
+from sources.app_server.turn.turns import AppServerTurn
 from sources.demo.model import ScriptedModel
 from sources.demo.provider import scripted_provider
 from tests.codex_binaries import WHEEL, binary_of

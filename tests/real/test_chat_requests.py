@@ -12,7 +12,7 @@ from pipeline.requests.chat import AS_JSON, ChatRequest
 from pipeline.requests.conversation import NO_OUTPUT
 from pipeline.settings import Settings
 from sinks.chat_json import ChatCompletion
-from sources.app_server.backend import Pool
+from sources.app_server.process.backend import Pool
 from sources.demo.model import ScriptedModel
 
 Ask: TypeAlias = Callable[..., Awaitable[ChatCompletion]]

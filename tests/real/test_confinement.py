@@ -16,7 +16,7 @@ from pipeline.loose_json import Json
 from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sinks.chat_json import ChatCompletion
-from sources.app_server.backend import Pool
+from sources.app_server.process.backend import Pool
 from sources.demo import script
 from sources.demo.model import ScriptedModel
 from sources.demo.script import SCENARIOS, Says, call

@@ -22,10 +22,10 @@ from pipeline.stage import Receive
 from pipeline.turn import OutputSchema, Tool, Turn
 from sinks.chat_json import ChatCompletion
 from sinks.collect import Collect
-from sources.app_server.backend import Pool
-from sources.app_server.kept import KeepOptions
-from sources.app_server.place import Bounds
-from sources.app_server.turns import AppServerTurn
+from sources.app_server.process.backend import Pool
+from sources.app_server.turn.kept import KeepOptions
+from sources.app_server.turn.place import Bounds
+from sources.app_server.turn.turns import AppServerTurn
 from sources.demo.model import ScriptedModel
 from sources.demo.provider import scripted_provider
 

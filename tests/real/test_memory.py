@@ -13,8 +13,8 @@ import trio
 
 from pipeline.turn import Turn
 from sinks.chat_json import ChatCompletion
-from sources.app_server.backend import Pool
-from sources.app_server.patience import Patience
+from sources.app_server.process.backend import Pool
+from sources.app_server.process.patience import Patience
 from sources.demo.model import ScriptedModel
 
 Ask: TypeAlias = Callable[..., Awaitable[ChatCompletion]]

@@ -12,7 +12,7 @@ import pytest
 from pipeline.loose_json import Json, as_json
 from pipeline.serve.door import CodexDoor
 from pipeline.settings import Settings
-from sources.app_server.prompts import FORM_RULE
+from sources.app_server.protocol.prompts import FORM_RULE
 from sources.demo.model import ScriptedModel
 from tests.output_schemas import CLOSED, OPEN, ask, words
 from tests.real.conftest import OpenCodex

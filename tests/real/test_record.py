@@ -11,8 +11,8 @@ from pipeline.recipes import recorder
 from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sinks.collect import Collect
-from sources.app_server.backend import Pool
-from sources.app_server.turns import AppServerTurn
+from sources.app_server.process.backend import Pool
+from sources.app_server.turn.turns import AppServerTurn
 from sources.replay import Replay
 
 

@@ -13,7 +13,7 @@ from pipeline.loose_json import Json
 from pipeline.requests.responses import ResponsesRequest
 from pipeline.turn import Turn
 from sinks.chat_json import ChatCompletion
-from sources.app_server.backend import Pool
+from sources.app_server.process.backend import Pool
 from sources.demo.model import ScriptedModel
 from sources.demo.script import SCENARIOS, Says, call
 

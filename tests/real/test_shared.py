@@ -15,9 +15,9 @@ from attrs import evolve
 
 from pipeline.turn import Tool, Turn
 from sinks.chat_json import ChatCompletion
-from sources.app_server.backend import Pool
-from sources.app_server.options import BackendOptions
-from sources.app_server.patience import Patience
+from sources.app_server.process.backend import Pool
+from sources.app_server.process.options import BackendOptions
+from sources.app_server.process.patience import Patience
 from sources.demo.model import ScriptedModel
 from tests.sharing import sharing
 

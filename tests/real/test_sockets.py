@@ -21,10 +21,10 @@ from attrs import evolve
 from pipeline.errors import ProxyError
 from pipeline.turn import Tool, Turn
 from sinks.chat_json import ChatCompletion
-from sources.app_server.backend import Pool, open_backend
-from sources.app_server.hermetic import Confinement
-from sources.app_server.options import BackendOptions
-from sources.app_server.patience import Patience
+from sources.app_server.process.backend import Pool, open_backend
+from sources.app_server.process.hermetic import Confinement
+from sources.app_server.process.options import BackendOptions
+from sources.app_server.process.patience import Patience
 from sources.demo.model import ScriptedModel
 
 Ask: TypeAlias = Callable[..., Awaitable[ChatCompletion]]

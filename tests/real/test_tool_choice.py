@@ -10,7 +10,7 @@ import pytest
 from pipeline.loose_json import Json
 from pipeline.turn import NamedTool, Tool, ToolChoice, Turn
 from sinks.chat_json import ChatCompletion
-from sources.app_server.backend import Pool
+from sources.app_server.process.backend import Pool
 from sources.demo.model import ScriptedModel
 
 Ask: TypeAlias = Callable[..., Awaitable[ChatCompletion]]

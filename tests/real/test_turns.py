@@ -13,7 +13,7 @@ from pipeline.events import Event, Failed, ReasoningItem, TurnEnd
 from pipeline.loose_json import Json
 from pipeline.turn import OutputSchema, Tool, Turn
 from sinks.chat_json import ChatCompletion
-from sources.app_server.backend import Pool
+from sources.app_server.process.backend import Pool
 from sources.demo.model import ScriptedModel
 
 Ask: TypeAlias = Callable[..., Awaitable[ChatCompletion]]

@@ -11,10 +11,10 @@ import trio
 from pipeline.loose_json import Json
 from pipeline.serve.door import CodexDoor, ResponsesDoor
 from pipeline.settings import Settings
-from sources.app_server.backend import Pool
-from sources.app_server.kept import KeepOptions
-from sources.app_server.supervisor import AppServer
-from sources.app_server.transport import Transport
+from sources.app_server.process.backend import Pool
+from sources.app_server.process.supervisor import AppServer
+from sources.app_server.transport.transport import Transport
+from sources.app_server.turn.kept import KeepOptions
 from sources.responses_api import open_client
 from sources.responses_request import ResponsesApi
 from tests.app_server_wire import Wire

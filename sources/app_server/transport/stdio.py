@@ -13,8 +13,8 @@ from typing import Final
 
 import trio
 
-from sources.app_server.child import READ_SIZE, Child
-from sources.app_server.framing import LineFramer
+from sources.app_server.transport.child import READ_SIZE, Child
+from sources.app_server.transport.framing import LineFramer
 
 MOST_READS: Final = 4
 PIPE_SIZE: Final = 1024 * 1024

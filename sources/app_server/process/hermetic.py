@@ -9,7 +9,7 @@ from typing import Final
 
 from attrs import Factory, frozen
 
-from sources.app_server.mcp_servers import switched_off
+from sources.app_server.protocol.mcp_servers import switched_off
 
 BUILT_IN_FEATURES: Final = (
     "apply_patch_freeform",

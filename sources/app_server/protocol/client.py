@@ -11,8 +11,8 @@ import trio
 from attrs import Factory, define
 
 from pipeline.loose_json import Json, as_json
-from sources.app_server.mailbox import Letter, Mailbox
-from sources.app_server.rpc import (
+from sources.app_server.protocol.mailbox import Letter, Mailbox
+from sources.app_server.protocol.rpc import (
     OVERLOADED,
     Answer,
     RpcCore,
@@ -20,7 +20,7 @@ from sources.app_server.rpc import (
     ServerRequest,
     thread_of,
 )
-from sources.app_server.transport import Transport, TransportClosedError
+from sources.app_server.transport.transport import Transport, TransportClosedError
 from sources.decode.deltas import HEAD, named_thread
 from sources.decode.turn_decoder import is_known
 from sources.decode.v2 import TEXT_DELTA

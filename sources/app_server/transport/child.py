@@ -13,8 +13,8 @@ from typing import Final
 
 import trio
 
-from sources.app_server.framing import LineFramer
-from sources.app_server.transport import TransportClosedError
+from sources.app_server.transport.framing import LineFramer
+from sources.app_server.transport.transport import TransportClosedError
 
 PAGE_SIZE: Final = resource.getpagesize()
 READ_SIZE: Final = 65_536

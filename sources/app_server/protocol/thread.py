@@ -8,9 +8,9 @@ from typing import Any
 from pipeline.loose_json import Json, as_json, as_list, text_of
 from pipeline.strict_schema import first_violation
 from pipeline.turn import NamedTool, Turn
-from sources.app_server.capabilities import Capabilities
-from sources.app_server.names import Aliases
-from sources.app_server.prompts import (
+from sources.app_server.protocol.capabilities import Capabilities
+from sources.app_server.protocol.names import Aliases
+from sources.app_server.protocol.prompts import (
     choice_prompt,
     flattened,
     form_prompt,

@@ -13,9 +13,9 @@ from typing import Final
 
 import trio
 
-from sources.app_server.child import GRACE, Child
-from sources.app_server.transport import Transport, TransportClosedError
-from sources.app_server.websocket import WebSocketTransport
+from sources.app_server.transport.child import GRACE, Child
+from sources.app_server.transport.transport import Transport, TransportClosedError
+from sources.app_server.transport.websocket import WebSocketTransport
 
 ENDS_WITH_US: Final = f"""
 exec 3<&0

@@ -11,9 +11,9 @@ import trio_websocket
 from trio_websocket import ConnectionClosed
 
 from pipeline.errors import only_member
-from sources.app_server.bursting import BurstingConnection
-from sources.app_server.framing import LONGEST_LINE
-from sources.app_server.transport import TransportClosedError
+from sources.app_server.transport.bursting import BurstingConnection
+from sources.app_server.transport.framing import LONGEST_LINE
+from sources.app_server.transport.transport import TransportClosedError
 
 GRACE: Final = 0.25
 """How long a goodbye may take: Codex does not answer it."""

@@ -13,8 +13,8 @@ from pipeline.events import Burst
 from pipeline.options import DAY
 from pipeline.options import backend_flag as flag
 from pipeline.turn import Turn
-from sources.app_server.meaning import Call, answered, digest, digests, without_outputs
-from sources.app_server.session import Session
+from sources.app_server.turn.meaning import Call, answered, digest, digests, without_outputs
+from sources.app_server.turn.session import Session
 
 
 @define

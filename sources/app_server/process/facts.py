@@ -9,15 +9,15 @@ from attrs import Factory, define, frozen
 
 from pipeline.errors import ProxyError
 from pipeline.loose_json import Json, as_list
-from sources.app_server.client import (
+from sources.app_server.protocol.client import (
     AppServerClient,
     BackendGoneError,
     BackendSilentError,
     Pending,
 )
-from sources.app_server.interface import Backend
-from sources.app_server.rpc import RpcError
-from sources.app_server.turns import unavailable
+from sources.app_server.protocol.rpc import RpcError
+from sources.app_server.turn.interface import Backend
+from sources.app_server.turn.turns import unavailable
 
 TIME_TO_LIVE: Final = 300.0
 MOST_PAGES: Final = 20

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
-from sources.app_server.rpc import Notification, ServerRequest
+from sources.app_server.protocol.rpc import Notification, ServerRequest
 
 MOST_BYTES: Final = 64 * 1024 * 1024
 

@@ -11,13 +11,13 @@ from tempfile import TemporaryDirectory
 import trio
 
 from pipeline.errors import Failure, ProxyError, UsageError, only_member
-from sources.app_server.kept import KeepOptions, KeptThreads
-from sources.app_server.options import BackendOptions
-from sources.app_server.place import Bounds, Place
-from sources.app_server.starting import Starter
-from sources.app_server.supervisor import NOISE, AppServer
-from sources.app_server.transport import Connect, Transport
-from sources.app_server.websocket import WebSocketTransport
+from sources.app_server.process.options import BackendOptions
+from sources.app_server.process.starting import Starter
+from sources.app_server.process.supervisor import NOISE, AppServer
+from sources.app_server.transport.transport import Connect, Transport
+from sources.app_server.transport.websocket import WebSocketTransport
+from sources.app_server.turn.kept import KeepOptions, KeptThreads
+from sources.app_server.turn.place import Bounds, Place
 
 __all__ = ["BackendOptions", "Pool", "open_backend", "open_children"]
 

@@ -26,19 +26,19 @@ from pipeline.events import (
 )
 from pipeline.stage import Outcome, Send
 from pipeline.turn import Turn
-from sources.app_server.client import BackendGoneError, BackendSilentError
-from sources.app_server.images import check_images
-from sources.app_server.interface import Backend
-from sources.app_server.kept import KeptThread
-from sources.app_server.mailbox import Delivery, MailboxClosedError, TakeAtOnce
-from sources.app_server.meaning import Call
-from sources.app_server.place import Bounds
-from sources.app_server.reading import TurnReader, is_brief_text
-from sources.app_server.record import Recorder
-from sources.app_server.rpc import RpcError
-from sources.app_server.sendable import check_sendable
-from sources.app_server.session import Session
-from sources.app_server.thread import ThreadPlan
+from sources.app_server.protocol.client import BackendGoneError, BackendSilentError
+from sources.app_server.protocol.images import check_images
+from sources.app_server.protocol.mailbox import Delivery, MailboxClosedError, TakeAtOnce
+from sources.app_server.protocol.rpc import RpcError
+from sources.app_server.protocol.sendable import check_sendable
+from sources.app_server.protocol.thread import ThreadPlan
+from sources.app_server.turn.interface import Backend
+from sources.app_server.turn.kept import KeptThread
+from sources.app_server.turn.meaning import Call
+from sources.app_server.turn.place import Bounds
+from sources.app_server.turn.reading import TurnReader, is_brief_text
+from sources.app_server.turn.record import Recorder
+from sources.app_server.turn.session import Session
 from sources.decode.turn_decoder import Watcher
 
 NO_SIGN_OF_LIFE: Final = (RetryNotice, TurnStart)

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from pipeline.events import Burst, ResponseEnd, ToolCall, Usage
 from pipeline.loose_json import Json, as_json, as_list, is_json, text_of
-from sources.app_server.client import BackendGoneError, BackendSilentError, Pending
-from sources.app_server.mailbox import Delivery, Mailbox, TakeAtOnce
-from sources.app_server.mcp_servers import named_servers
-from sources.app_server.names import Aliases
-from sources.app_server.place import Place
-from sources.app_server.rpc import OVERLOADED, Notification, RpcError, ServerRequest
-from sources.app_server.thread import ThreadPlan, thread_id, turn_id
+from sources.app_server.protocol.client import BackendGoneError, BackendSilentError, Pending
+from sources.app_server.protocol.mailbox import Delivery, Mailbox, TakeAtOnce
+from sources.app_server.protocol.mcp_servers import named_servers
+from sources.app_server.protocol.names import Aliases
+from sources.app_server.protocol.rpc import OVERLOADED, Notification, RpcError, ServerRequest
+from sources.app_server.protocol.thread import ThreadPlan, thread_id, turn_id
+from sources.app_server.turn.place import Place
 from sources.decode.turn_decoder import TurnDecoder
 from sources.decode.v2 import RAW_ITEM, RESPONSE_END
 

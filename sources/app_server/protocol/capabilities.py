@@ -8,8 +8,8 @@ from typing import Final
 from attrs import define, frozen
 
 from pipeline.events import ResponseEnds
-from sources.app_server.client import AppServerClient, BackendGoneError
-from sources.app_server.rpc import INVALID_REQUEST, RpcError
+from sources.app_server.protocol.client import AppServerClient, BackendGoneError
+from sources.app_server.protocol.rpc import INVALID_REQUEST, RpcError
 
 _METHODS: Final = re.compile(r"`([\w/]+)`")
 _NO_METHOD: Final = "capabilities/probe"

@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from pipeline.loose_json import Json, as_json, as_list, text_of
-from sources.app_server.client import AppServerClient
+from sources.app_server.protocol.client import AppServerClient
 
 PATIENCE: Final = 20.0
 _OPTIONAL: Final = {

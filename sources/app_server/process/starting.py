@@ -11,14 +11,14 @@ from typing import Final, NamedTuple
 import trio
 
 from pipeline.errors import UsageError
-from sources.app_server.binary import find_codex
-from sources.app_server.catalog import write_catalog
-from sources.app_server.hermetic import Confinement
-from sources.app_server.listening_child import ListeningChild
-from sources.app_server.mcp_servers import configured_servers
-from sources.app_server.options import BackendOptions
-from sources.app_server.stdio import StdioTransport
-from sources.app_server.transport import Connect, Transport
+from sources.app_server.process.binary import find_codex
+from sources.app_server.process.catalog import write_catalog
+from sources.app_server.process.hermetic import Confinement
+from sources.app_server.process.options import BackendOptions
+from sources.app_server.protocol.mcp_servers import configured_servers
+from sources.app_server.transport.listening_child import ListeningChild
+from sources.app_server.transport.stdio import StdioTransport
+from sources.app_server.transport.transport import Connect, Transport
 
 LONGEST_SOCKET: Final = 107 if sys.platform == "linux" else 103
 """How many bytes the path of a socket file may have."""

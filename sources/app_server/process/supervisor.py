@@ -12,12 +12,12 @@ from attrs import Factory, define
 
 from pipeline.errors import Failure, ProxyError
 from pipeline.loose_json import text_of
-from sources.app_server.capabilities import Learned, probe
-from sources.app_server.client import AppServerClient, BackendGoneError, BackendSilentError
-from sources.app_server.patience import Patience, Pauses
-from sources.app_server.place import Place
-from sources.app_server.rpc import RpcError, ServerRequest, thread_of
-from sources.app_server.transport import Connect, Transport, TransportClosedError
+from sources.app_server.process.patience import Patience, Pauses
+from sources.app_server.protocol.capabilities import Learned, probe
+from sources.app_server.protocol.client import AppServerClient, BackendGoneError, BackendSilentError
+from sources.app_server.protocol.rpc import RpcError, ServerRequest, thread_of
+from sources.app_server.transport.transport import Connect, Transport, TransportClosedError
+from sources.app_server.turn.place import Place
 from sources.problems import Problems
 
 NOISE: Final = (

@@ -7,8 +7,8 @@ from attrs import Factory, frozen
 
 from pipeline.options import DAY
 from pipeline.options import backend_flag as flag
-from sources.app_server.capabilities import Capabilities, Learned
-from sources.app_server.client import AppServerClient
+from sources.app_server.protocol.capabilities import Capabilities, Learned
+from sources.app_server.protocol.client import AppServerClient
 
 
 @frozen

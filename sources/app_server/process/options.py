@@ -7,10 +7,10 @@ from pathlib import Path
 from attrs import Factory, frozen
 
 from pipeline.options import backend_flag as flag
-from sources.app_server.kept import KeepOptions
-from sources.app_server.patience import Patience
-from sources.app_server.place import Bounds
-from sources.app_server.supervisor import AppServer
+from sources.app_server.process.patience import Patience
+from sources.app_server.process.supervisor import AppServer
+from sources.app_server.turn.kept import KeepOptions
+from sources.app_server.turn.place import Bounds
 
 
 @frozen(slots=False)

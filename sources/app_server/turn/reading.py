@@ -9,10 +9,10 @@ from typing import Final
 from pipeline.events import Burst, Event
 from pipeline.loose_json import Json, as_json
 from pipeline.transcript import Record, parse_line
-from sources.app_server.mailbox import Delivery, Letter
-from sources.app_server.names import Aliases
-from sources.app_server.record import Recorder
-from sources.app_server.thread import to_client
+from sources.app_server.protocol.mailbox import Delivery, Letter
+from sources.app_server.protocol.names import Aliases
+from sources.app_server.protocol.thread import to_client
+from sources.app_server.turn.record import Recorder
 from sources.decode.deltas import read_deltas
 from sources.decode.turn_decoder import TurnDecoder, Watcher
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sources.app_server.kept import KeptThreads
-from sources.app_server.place import Bounds, Place
+from sources.app_server.turn.kept import KeptThreads
+from sources.app_server.turn.place import Bounds, Place
 
 
 class Backend(Protocol):

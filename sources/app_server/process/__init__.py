@@ -1,0 +1,1 @@
+"""App-servers as processes: started, supervised, and pooled."""

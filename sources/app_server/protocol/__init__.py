@@ -1,0 +1,1 @@
+"""JSON-RPC with an app-server, and what is asked of it."""

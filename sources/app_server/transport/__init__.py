@@ -1,0 +1,1 @@
+"""How messages travel to and from an app-server."""

@@ -1,0 +1,1 @@
+"""One turn on an app-server."""
