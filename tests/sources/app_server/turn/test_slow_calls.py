@@ -37,7 +37,7 @@ from tests.slow_codex import (
     slow_codex,
 )
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[4]
 
 GO = [{"type": "message", "role": "user", "content": "Go"}]
 LAST: Response = [Step(0.1, "text", "Done.")]

@@ -39,7 +39,7 @@ from sources.responses_request import ResponsesApi
 from tests.app_server_wire import connected
 from tests.raw_http import COMPLETED, KEY, TURN, backend, http, says, sse
 
-TRANSCRIPTS = sorted((Path(__file__).parent.parent / "examples" / "transcripts").rglob("*.jsonl"))
+TRANSCRIPTS = sorted((Path(__file__).parents[2] / "examples" / "transcripts").rglob("*.jsonl"))
 SECRET = "xyzzy-plugh-4711"  # noqa: S105
 THREAD = {"threadId": "T", "turnId": "0"}
 

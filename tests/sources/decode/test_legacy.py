@@ -29,7 +29,7 @@ from sources.decode.turn_decoder import TurnDecoder
 
 Message: TypeAlias = dict[str, Any]
 
-TRANSCRIPTS = Path(__file__).parent.parent / "examples" / "transcripts" / "codex-0.89.0"
+TRANSCRIPTS = Path(__file__).parents[3] / "examples" / "transcripts" / "codex-0.89.0"
 NAMES = ["text", "undeclared-call", "undeclared-burst", "mcp-noise", "use-tool-text"]
 PREFIX = "codex/event/"
 

@@ -22,7 +22,7 @@ from pipeline.events import (
 )
 from sources.decode.turn_decoder import TurnDecoder
 
-TRANSCRIPTS = Path(__file__).parent.parent / "examples" / "transcripts"
+TRANSCRIPTS = Path(__file__).parents[3] / "examples" / "transcripts"
 
 
 def transcript(name: str) -> list[dict[str, Any]]:

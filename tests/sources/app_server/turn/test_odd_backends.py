@@ -22,7 +22,7 @@ from sources.app_server.turn.turns import AppServerTurn
 from sources.decode.turn_decoder import TurnDecoder
 from sources.replay import Replay
 from tests.slow_codex import TOOL, Answer, Response, SlowCodex, Step, ask, converse, slow_codex
-from tests.test_app_server_slow_calls import GO, LAST, Stalls, calls, told, untold
+from tests.sources.app_server.turn.test_slow_calls import GO, LAST, Stalls, calls, told, untold
 
 CALLED: Json = {
     "type": "function_call",

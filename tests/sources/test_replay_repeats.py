@@ -18,7 +18,7 @@ from pipeline.cli.main import main
 from pipeline.recording import HEADER, Header
 from pipeline.turn import NamedTool, OutputSchema, Tool, Turn
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TRANSCRIPTS = sorted((ROOT / "examples" / "transcripts").rglob("*.jsonl"))
 BLOCKS = ROOT / "examples" / "transcripts" / "codex-0.166.0" / "use-tool-text.jsonl"
 TIMES: Final = {"created_at", "completed_at"}

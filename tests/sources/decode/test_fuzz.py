@@ -18,7 +18,7 @@ from sources.decode.turn_decoder import TurnDecoder
 
 Json: TypeAlias = Any
 
-TRANSCRIPTS = Path(__file__).parent.parent / "examples" / "transcripts"
+TRANSCRIPTS = Path(__file__).parents[3] / "examples" / "transcripts"
 CALL = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "readNote"}
 PART = {"type": "tool_use", "id": "call_2", "function": {"name": "readNote", "arguments": "{}"}}
 USAGE = {"input_tokens": 1, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": 2}

@@ -1,0 +1,1 @@
+"""Tests of sources.app_server.transport."""
