@@ -24,9 +24,9 @@ from pipeline.serve.auth import Keys
 from pipeline.serve.background import Job, find
 from pipeline.serve.body import DRAINED, MIB, read_json, too_large
 from pipeline.serve.closing import EndedByServer, Time
-from pipeline.serve.connection import BoundedRequest, Connection
 from pipeline.serve.door import Door
 from pipeline.serve.exchange import HEALTH, Exchange, client_ids
+from pipeline.serve.http.connection import BoundedRequest, Connection
 from pipeline.serve.metrics import Metrics
 from pipeline.serve.origins import Origins
 from pipeline.serve.peers import ALONE, Peers

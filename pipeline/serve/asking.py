@@ -15,7 +15,7 @@ from pipeline.errors import Failure, ProxyError
 from pipeline.requests.ignored import listed, refuse
 from pipeline.serve.admission import Place
 from pipeline.serve.exchange import Answered, Exchange
-from pipeline.serve.incoming import Write
+from pipeline.serve.http.interface import Write
 from pipeline.serve.streaming import Outlet, StreamedResponse, Voice
 from pipeline.turn import OutputMode, Turn
 from sinks.choices import Shared

@@ -15,9 +15,10 @@ from pipeline.errors import only_member
 from pipeline.serve.app import Remembers, Server, create_app
 from pipeline.serve.auth import Keys, check_exposure
 from pipeline.serve.door import Door, open_door
-from pipeline.serve.listening import Listening, bind
+from pipeline.serve.http.listening import Listening, bind
 from pipeline.serve.peers import ALONE, Peers
 from pipeline.serve.sealed import Sealed
+from pipeline.serve.websocket import PATH
 from pipeline.settings import Settings
 from pipeline.store.seal import Seal
 from pipeline.store.sqlite import IN_MEMORY, Bounds, open_store
@@ -70,7 +71,8 @@ async def serving(
                 remembers = Remembers(store, sealed, jobs, peers)
                 server = create_app(settings, recipe, door, remembers)
                 async with trio.open_nursery() as nursery:
-                    await nursery.start(Listening(server, settings).run, sockets, stop.wait)
+                    listening = Listening(server, settings, PATH)
+                    await nursery.start(listening.run, sockets, stop.wait)
                     yield Running(url_of(settings.host, sockets), server)
                     stop.set()
                 jobs.cancel_scope.cancel()

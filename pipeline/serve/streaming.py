@@ -11,8 +11,7 @@ from quart import Response
 
 from pipeline.errors import Failure, ProxyError
 from pipeline.serve.exchange import Exchange
-from pipeline.serve.incoming import Write
-from pipeline.serve.moments import Moment
+from pipeline.serve.http.interface import Write
 
 BUG: Final = Failure("the server made a mistake; its log tells which", code="internal_error")
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -38,9 +37,9 @@ class Outlet:
         self._voice: Voice | None = None
         self._silence = silence
         self._send: Write | None = None
-        self._opened = Moment()
-        self._first = Moment()
-        self._ended = Moment()
+        self._opened = trio.Event()
+        self._first = trio.Event()
+        self._ended = trio.Event()
         self._committed = False
         self._early: Failure | None = None
         self._unsent = b""

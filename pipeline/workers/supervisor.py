@@ -23,7 +23,7 @@ from pipeline.errors import UsageError, only_member
 from pipeline.loose_json import Json
 from pipeline.serve.auth import Keys, check_exposure
 from pipeline.serve.door import choose_codex
-from pipeline.serve.listening import LAST_WORDS, bind
+from pipeline.serve.http.listening import LAST_WORDS, bind
 from pipeline.serve.metrics import backend_exposition
 from pipeline.serve.peers import SUPERVISOR, Peers
 from pipeline.serve.running import place_of_store, url_of

@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 from pipeline.events import TextDelta, TurnEnd
 from pipeline.loose_json import Json
 from pipeline.serve import logs
-from pipeline.serve.listening import bind
+from pipeline.serve.http.listening import bind
 from pipeline.serve.peers import Peers, answer_peer
 from pipeline.serve.running import serving
 from pipeline.settings import Settings

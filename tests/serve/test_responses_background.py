@@ -10,7 +10,7 @@ import trio
 
 from pipeline.events import TextDelta, TurnEnd
 from pipeline.loose_json import Json
-from pipeline.serve import listening
+from pipeline.serve.http import listening
 from pipeline.turn import Turn
 from tests.serve.asking import (
     ANN,

@@ -1,4 +1,4 @@
-"""HTTP/1.1 as hypercorn speaks it, with errors in JSON and chunks that are framed by hand."""
+"""HTTP/1.1 by hypercorn, with errors in JSON and chunks that are framed here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import msgspec
 from hypercorn.protocol.events import Body, StreamClosed
 
 from pipeline.errors import Failure
-from pipeline.serve.incoming import Requests, Write
+from pipeline.serve.http.incoming import Requests
+from pipeline.serve.http.interface import Write
 
 _REASONS: Final = {
     431: "the head of the request is too large; send shorter headers",
@@ -38,10 +39,9 @@ else:
 
 
 class Http1(H11Protocol):
-    """Answers what is not HTTP in the same words as everything else, and stays with HTTP/1.1.
+    """HTTP/1.1 only, with JSON errors for invalid requests.
 
-    Hypercorn would upgrade to HTTP/2, where a client that leaves is missed in other ways; whoever
-    asks for that can do without.
+    Hypercorn would upgrade to HTTP/2, where the server misses that a client leaves.
     """
 
     def __init__(self, write: Write, *parts: Any) -> None:
@@ -49,9 +49,9 @@ class Http1(H11Protocol):
         self.task_group = Requests(self.task_group, self.write_piece)
         self._write_raw = write
         self._head = b""
-        """The head of an answer, until the first of its body follows: both are then one write."""
+        """The head of a response until its body starts: both are sent in one write."""
         self._in_chunks = False
-        """Whether the body of the answer is sent in chunks."""
+        """Whether the body of the response is sent in chunks."""
 
     async def _check_protocol(self, event: h11.Request) -> None:
         return
@@ -67,7 +67,7 @@ class Http1(H11Protocol):
     async def write_piece(self, data: bytes) -> None:
         """Send a piece of a body whose head was sent.
 
-        A chunk is framed by hand: h11 would think as long about it as the write takes.
+        A chunk is framed here: h11 takes as long for it as the write.
         """
         if not data:
             return  # an empty chunk is the end of a body
@@ -77,7 +77,7 @@ class Http1(H11Protocol):
             await self._send_h11_event(h11.Data(data=data))
 
     async def _write(self, data: bytes) -> None:
-        """Write the head, if it still waits, and this."""
+        """Write the head, if it was not sent yet, and the data."""
         head, self._head = self._head, b""
         if head or data:
             await self._write_raw(head + data if head else data)
@@ -88,7 +88,7 @@ class Http1(H11Protocol):
         except h11.LocalProtocolError:
             if self.connection.their_state != h11.ERROR:
                 raise
-            return  # a client that does not speak HTTP has been told so
+            return  # a client that does not speak HTTP has got an error response
         if isinstance(event, h11.Response):
             self._head = data
             self._in_chunks = b"\r\ntransfer-encoding: chunked\r\n" in data.lower()
@@ -96,12 +96,12 @@ class Http1(H11Protocol):
             await self._write(data)
 
     async def _create_stream(self, request: h11.Request) -> None:
-        """Let a WebSocket begin where one is spoken.
+        """Start a WebSocket where one is served.
 
-        Everything else goes to the app, which sees a wish to upgrade and refuses it in JSON.
+        Other upgrades go to the app, which refuses them in JSON.
         """
-        wishes = any(name == b"upgrade" for name, _ in request.headers)
-        if not wishes or self._is_spoken(request):
+        upgrades = any(name == b"upgrade" for name, _ in request.headers)
+        if not upgrades or self._is_websocket(request):
             await super()._create_stream(request)
             return
         kept = [(name, value) for name, value in request.headers if name != b"connection"]
@@ -113,7 +113,7 @@ class Http1(H11Protocol):
         )
         await super()._create_stream(plain)
 
-    def _is_spoken(self, request: h11.Request) -> bool:
+    def _is_websocket(self, request: h11.Request) -> bool:
         headers = dict(request.headers)
         path = request.target.partition(b"?")[0]
         return (

@@ -1,4 +1,4 @@
-"""Hypercorn on trio, with an end that is bounded whatever the clients do."""
+"""Listens on sockets, and shuts down within a time limit."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ import trio
 from hypercorn.config import Config
 
 from pipeline.errors import UsageError
-from pipeline.serve import websocket
-from pipeline.serve.app import Server
 from pipeline.serve.body import MIB
-from pipeline.serve.idling import Idle
-from pipeline.serve.tcp import TcpConnection
+from pipeline.serve.http.interface import App
+from pipeline.serve.http.keep_alive import KeepAlive
+from pipeline.serve.http.tcp import TcpConnection
 from pipeline.settings import Settings
 
 LAST_WORDS: Final = 2.0
-"""How long answers that the server ends may take to say so."""
+"""How long responses that the server ends may take to send their end."""
 BACKLOG: Final = 1024
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 # Their annotations are half unknown.
@@ -63,14 +62,14 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 
 class Listening:
-    """Serves an app on sockets until told to stop, then ends what still runs, in good order."""
+    """Serves an app on sockets until `stop` returns, then shuts down."""
 
-    def __init__(self, server: Server, settings: Settings) -> None:
+    def __init__(self, server: App, settings: Settings, websocket_path: str) -> None:
         self._server = server
         self._grace = settings.shutdown_grace
         self._context = _WorkerContext(None)
-        self._config = config_for(settings)
-        self._idle = Idle(settings.keep_alive)
+        self._config = config_for(settings, websocket_path)
+        self._idle = KeepAlive(settings.keep_alive)
         self._streams: set[trio.SocketStream] = set()
         self._last_left = trio.Event()
 
@@ -117,7 +116,7 @@ class Listening:
                 self._last_left.set()
 
     async def _end(self) -> None:
-        """Let answers finish; then end them; then hang up on whoever does not read."""
+        """Let answers finish; then end them; then close the connections that are left."""
         self._server.stopping.set()
         await self._context.terminated.set()
         self._idle.end()  # connections that are idle close now
@@ -141,17 +140,17 @@ class Listening:
 
 
 class ServingConfig(Config):
-    """Hypercorn's settings, where WebSockets are spoken, and how long a client may not read."""
+    """Hypercorn's settings, the paths of WebSockets, and the write timeout."""
 
     write_timeout: float = 60.0
     websocket_paths: frozenset[str] = frozenset()
 
 
-def config_for(settings: Settings) -> Config:
+def config_for(settings: Settings, websocket_path: str) -> Config:
     """Hypercorn's settings. It times the head of a request as it does an idle connection."""
     config = ServingConfig()
     if settings.responses_websocket:
-        config.websocket_paths = frozenset({websocket.PATH})
+        config.websocket_paths = frozenset({websocket_path})
     config.websocket_max_message_size = int(settings.body_limit_mb * MIB)
     config.accesslog = None
     config.errorlog = logging.getLogger("hypercorn.error")

@@ -1,4 +1,4 @@
-"""What a client sends of a request, handed to the app without a task or a channel in between."""
+"""What a client sends of a request, passed to the app without a task or a channel."""
 
 from __future__ import annotations
 
@@ -6,30 +6,31 @@ from collections.abc import Awaitable, Callable
 from importlib import import_module
 from typing import Any
 
+from pipeline.serve.http.interface import Write
+
 Message = Any
 Hear = Callable[[Message], None]
-Write = Callable[[bytes], Awaitable[None]]
 _handle: Any = import_module("hypercorn.trio.task_group")._handle  # noqa: SLF001  # half unknown
 
 
 class Incoming:
-    """The receiving side of one request. Who serves it listens; what came before that waits."""
+    """The receiving side of one request. Messages wait until the app listens."""
 
     def __init__(self, write_piece: Write) -> None:
         self.write_piece = write_piece
-        """Sends a piece of a streamed answer, past what is done for its head and its end.
+        """Sends a piece of a streamed response, without the ASGI calls.
 
-        It looks at no method: an answer to HEAD must not be streamed.
+        It does not check the method: a response to HEAD must not be streamed.
         """
         self._early: list[Message] = []
         self._hear: Hear = self._early.append
 
     async def put(self, message: Message) -> None:
-        """Take a message of hypercorn's: a part of the body, its end, that the client left."""
+        """Take a message from hypercorn: a part of the body, its end, or that the client left."""
         self._hear(message)
 
     def listen(self, hear: Hear) -> None:
-        """Have every message told, in order, as it comes."""
+        """Call `hear` with every message, in order."""
         self._hear = hear
         for message in self._early:
             hear(message)
@@ -37,10 +38,10 @@ class Incoming:
 
 
 class Requests:
-    """What hypercorn takes for its group of tasks: requests get an `Incoming` to receive from.
+    """Hypercorn's task group, except that each request receives from an `Incoming`.
 
-    Hypercorn's own channel, and the task that quart-trio reads it in, would be a tenth of what a
-    quiet stream takes of memory, and wake up four times for each request.
+    Hypercorn's own channel, and the task that quart-trio reads it in, take a tenth of
+    the memory of a quiet stream, and wake up four times for each request.
     """
 
     def __init__(self, group: Any, write_piece: Write) -> None:
@@ -51,7 +52,7 @@ class Requests:
     async def spawn_app(
         self, app: Any, config: Any, scope: Any, send: Callable[[Any], Awaitable[None]]
     ) -> Callable[[Message], Awaitable[None]]:
-        if scope["type"] != "http":  # a WebSocket is read from as its messages are wanted
+        if scope["type"] != "http":  # a WebSocket reads its messages when it needs them
             put: Callable[[Message], Awaitable[None]] = await self._group.spawn_app(
                 app, config, scope, send
             )

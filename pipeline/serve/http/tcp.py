@@ -1,4 +1,4 @@
-"""One connection as hypercorn keeps it: read and written without ado, and ended in good order."""
+"""One TCP connection: reading, writing and closing."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ import h11
 import trio
 from hypercorn.events import Closed, RawData
 
-from pipeline.serve.http1 import Http1
-from pipeline.serve.idling import Idle
-from pipeline.serve.moments import Moment
+from pipeline.serve.http.http1 import Http1
+from pipeline.serve.http.keep_alive import KeepAlive
 
 LINGERING: Final = 2.0
-"""How long a client that is still sending may take to read why nobody listens."""
+"""How long a client that is still sending may take to read why it was refused."""
 MOST_READ: Final = 65_536
 MOST_AHEAD: Final = 4 * MOST_READ
-"""What is read of requests that were sent before the answer to an earlier one has ended."""
-_UNHEARD: Final = (h11.SEND_BODY, h11.ERROR)
+"""How much is read of requests that are sent before an earlier response has ended."""
+_STILL_SENDING: Final = (h11.SEND_BODY, h11.ERROR)
 _GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 if TYPE_CHECKING:  # their annotations are half unknown
@@ -46,57 +45,57 @@ else:
     TCPServer = import_module("hypercorn.trio.tcp_server").TCPServer
 
 
-class _OwnIdling:
-    """What hypercorn takes for the task that ends an idle connection."""
+class _IdleTask:
+    """Replaces hypercorn's task that closes an idle connection."""
 
-    def __init__(self, idle: Idle, close: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, idle: KeepAlive, close: Callable[[], Awaitable[None]]) -> None:
         self._idle = idle
         self._close = close
         self._spawn: Callable[[Callable[[], Awaitable[None]]], None] | None = None
         self._over = False
 
     async def restart(self, task_group: Any, _: object) -> None:
-        """The connection has nothing to do from now on."""
+        """The connection is idle from now on."""
         if not self._over:
             self._spawn = task_group.spawn
-            self._idle.wait(self.hang_up)
+            self._idle.wait(self.close_soon)
 
     async def stop(self) -> None:
         """A request has come."""
-        self._idle.leave(self.hang_up)
+        self._idle.leave(self.close_soon)
 
     def end(self) -> None:
-        """The client has said its last: nothing more is waited for."""
+        """The client sends no more requests."""
         self._over = True
-        self._idle.leave(self.hang_up)
+        self._idle.leave(self.close_soon)
 
-    def hang_up(self) -> None:
+    def close_soon(self) -> None:
         if self._spawn is not None:
-            self._spawn(self._close_whatever_comes)
+            self._spawn(self._close_shielded)
 
-    async def _close_whatever_comes(self) -> None:
+    async def _close_shielded(self) -> None:
         with trio.CancelScope(shield=True):
             await self._close()
 
 
 class _Pause:
-    """What hypercorn waits for before it looks at a request that was sent too early.
+    """Replaces the event that hypercorn waits for while a request is sent too early.
 
-    It would not read meanwhile, and so not see the client leave.
+    Hypercorn does not read while it waits, and so does not see the client leave.
     """
 
     def __init__(self, read_ahead: Callable[[], Awaitable[None]]) -> None:
         self._read_ahead = read_ahead
-        self._over = Moment()
+        self._over = trio.Event()
 
     async def clear(self) -> None:
-        self._over.clear()
+        self._over = trio.Event()
 
     async def set(self) -> None:
         self._over.set()
 
     async def wait(self) -> None:
-        """Until the answer has ended. BrokenResourceError if the client has left before."""
+        """Until the response has ended. BrokenResourceError if the client has left before."""
         left = False
 
         async def listen() -> None:
@@ -114,18 +113,18 @@ class _Pause:
 
 
 class TcpConnection(TCPServer):
-    """One connection. Who is refused in the middle of sending hears it, and is then hung up on.
+    """One connection. A client that is refused while it sends can still read the response.
 
-    A socket that is closed with bytes unread resets the connection, and the client loses the
-    answer that it has not read yet.
+    Closing a socket with unread bytes resets the connection, and the client loses the
+    response that it has not read yet.
     """
 
-    def __init__(self, idle: Idle, *parts: Any) -> None:
+    def __init__(self, idle: KeepAlive, *parts: Any) -> None:
         super().__init__(*parts)
-        self.idle_task = _OwnIdling(idle, self._initiate_server_close)
+        self.idle_task = _IdleTask(idle, self._initiate_server_close)
         self._reader: trio.lowlevel.Task | None = None
         self._ahead = b""
-        self._all_read = Moment()
+        self._all_read = trio.Event()
         self._lingers = False
 
     def _open_file(self) -> int:
@@ -166,7 +165,7 @@ class TcpConnection(TCPServer):
             return 0
 
     async def _write_all(self, data: bytes) -> None:
-        """Write on as the client reads; hang up on one that reads nothing for too long."""
+        """Write as the client reads; close the connection if it reads nothing for too long."""
         async with self.send_lock:
             while data:
                 with trio.move_on_after(self.config.write_timeout) as waiting:
@@ -210,7 +209,7 @@ class TcpConnection(TCPServer):
             return
 
     async def _read(self) -> bytes:
-        """What the client has sent; nothing once it has said its last."""
+        """What the client has sent; nothing after its end of file."""
         while True:
             await trio.lowlevel.wait_readable(self._open_file())
             try:
@@ -232,14 +231,14 @@ class TcpConnection(TCPServer):
 
     async def _close(self) -> None:
         reading = getattr(self.protocol.protocol, "connection", None)
-        if not self._lingers and getattr(reading, "their_state", None) in _UNHEARD:
+        if not self._lingers and getattr(reading, "their_state", None) in _STILL_SENDING:
             self._lingers = True
             with trio.move_on_after(LINGERING):
                 await self._let_it_finish()
         await super()._close()
 
     async def _let_it_finish(self) -> None:
-        """Say that no more will come, and read on until the client has seen it."""
+        """Send the end of file, and read on until the client has seen it."""
         try:
             await self.stream.send_eof()
             if trio.lowlevel.current_task() is not self._reader:

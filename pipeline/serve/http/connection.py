@@ -1,46 +1,41 @@
-"""One request on the ASGI side: what quart-trio and hypercorn need to work together."""
+"""One request: passes it to the app, and cancels it when the client leaves."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import structlog
 import trio
 from quart import Request
 from quart.utils import encode_headers
-from quart.wrappers.response import DataBody
 from quart_trio.asgi import TrioASGIHTTPConnection
 from quart_trio.wrappers.request import TrioBody, TrioRequest
 
 from pipeline.serve.exchange import Exchange
-from pipeline.serve.incoming import Incoming, Write
-from pipeline.serve.moments import Moment
+from pipeline.serve.http.incoming import Incoming
+from pipeline.serve.http.interface import Finishing, Write
 from pipeline.serve.streaming import StreamedResponse
-
-if TYPE_CHECKING:
-    from pipeline.serve.app import Server
 
 Message = Any
 Send = Callable[[Message], Awaitable[None]]
 
 
 class Connection(TrioASGIHTTPConnection):
-    """Serves one request in one nursery, which a client that leaves takes with it.
+    """Serves one request in one nursery, which is cancelled when the client leaves.
 
     `scope` carries the exchange to the handlers, and the exchange the nursery.
     """
 
-    app: Server
     _exchange: Exchange
     _write_piece: Write
 
     async def __call__(self, receive: Any, send: Any) -> None:  # an Incoming, from our listener
         self._write_piece = receive.write_piece
-        wished = dict(self.scope["headers"]).get(b"x-request-id", b"").decode("latin1")
+        request_id = dict(self.scope["headers"]).get(b"x-request-id", b"").decode("latin1")
         exchange = self._exchange = Exchange.of(
-            self.scope["method"], self.scope["path"], wished or None
+            self.scope["method"], self.scope["path"], request_id or None
         )
         scope: Any = self.scope
         scope["exchange"] = exchange
@@ -52,10 +47,10 @@ class Connection(TrioASGIHTTPConnection):
             await last.release()
         finally:
             exchange.client_left = not last.released
-            self.app.finish(exchange)
+            cast(Finishing, self.app).finish(exchange)
 
     async def _serve(self, receive: Incoming, send: Any) -> None:
-        """Answer in the request's nursery, which the client's leaving cancels."""
+        """Serve the request in its nursery."""
         request = self._create_request_from_scope(send)
         async with trio.open_nursery() as nursery:
             self._exchange.nursery = nursery
@@ -63,23 +58,18 @@ class Connection(TrioASGIHTTPConnection):
             await self.handle_request(nursery, request, send)
 
     async def _send_response(self, send: Any, response: Any) -> None:
-        streamed = isinstance(response, StreamedResponse)
-        if not streamed and not isinstance(response.response, DataBody):
+        if not isinstance(response, StreamedResponse):
             await super()._send_response(send, response)
             return
         headers = encode_headers(response.headers)
         status = response.status_code
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        rest = b""
-        if isinstance(response, StreamedResponse):
-            await response.outlet.pour(self._write_piece)
-        else:
-            rest = response.response.data
-        await send({"type": "http.response.body", "body": rest, "more_body": False})
+        await response.outlet.pour(self._write_piece)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _hear(request: Request, nursery: trio.Nursery, message: Message) -> None:
-    """What quart does with what the client sends."""
+    """Handle a message from the client as quart does."""
     if message["type"] == "http.disconnect":
         nursery.cancel_scope.cancel()
         return
@@ -89,22 +79,19 @@ def _hear(request: Request, nursery: trio.Nursery, message: Message) -> None:
 
 
 class _Body(TrioBody):
-    """What has come of a body and was not read yet. No more than the largest body is kept.
+    """The part of a body that the app has not read yet, up to the size limit.
 
-    Its declared length is not looked at: who is refused must be read on for a while all the same.
+    The declared length is ignored: a body that is too large must still be read for a while.
     """
 
     def __init__(self, expected_content_length: int | None, max_content_length: int | None) -> None:
         super().__init__(None, max_content_length)
-        self._complete: Any = Moment()
-        self._has_data: Any = Moment()
 
 
 class BoundedRequest(TrioRequest):
     """A request whose body is kept within bounds, read or not."""
 
     body_class = _Body
-    lock_class: Any = object  # for forms, and nobody sends any
 
 
 class _LastHeldBack:

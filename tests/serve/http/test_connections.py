@@ -10,8 +10,8 @@ import pytest
 import trio
 import zstandard
 
-from pipeline.serve import tcp
 from pipeline.serve.body import MOST_MEMBERS
+from pipeline.serve.http import tcp
 from tests.serve.scripted import SOON, ScriptedDoor, Served, body, served
 from tests.serve.wire import Wire, post, request, wire
 

@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from pipeline.events import TextDelta, TurnEnd
-from pipeline.serve import listening
 from pipeline.serve.door import CodexDoor
+from pipeline.serve.http import listening
 from pipeline.settings import Settings
 from sources.demo.chaos_child import ChaosChild
 from tests.serve.scripted import SOON, Script, ScriptedDoor, Served, body, call, served, tools
