@@ -13,8 +13,8 @@ import msgspec
 import trio
 from attrs import define, evolve, field
 
-from pipeline.bench.ear import READ, TOLD, Ear, Heard
-from pipeline.bench.wish import MODEL, Wish
+from pipeline.bench.chunk_counter import BACKEND_CHUNK, READ, ChunkCounter, LoadResult
+from pipeline.bench.request import MODEL, LoadRequest
 from pipeline.loose_json import Json, as_json, text_of
 from sources.app_server.process.supervisor import NOISE
 from sources.app_server.transport.stdio import widen
@@ -46,12 +46,12 @@ class Direct:
             yield direct
             nursery.cancel_scope.cancel()
 
-    async def load(self, streams: int, wish: Wish) -> Heard:
-        return await self._play([wish] * streams)
+    async def load(self, streams: int, request: LoadRequest) -> LoadResult:
+        return await self._play([request] * streams)
 
-    async def _play(self, wishes: list[Wish]) -> Heard:
-        streams, wishing = len(wishes), iter(wishes)
-        ear = Ear(TOLD, stamped=bool(wishes[0].gap))
+    async def _play(self, requests: list[LoadRequest]) -> LoadResult:
+        streams, pending = len(requests), iter(requests)
+        counter = ChunkCounter(BACKEND_CHUNK, stamped=bool(requests[0].gap))
         started = time.monotonic()
         begun: dict[int, str] = {}
         for _ in range(streams):
@@ -60,26 +60,34 @@ class Direct:
         threads: list[str] = []
         ended = 0
         while ended < streams:
-            whole = ear.hear(await self._read())
+            whole = counter.feed(await self._read())
             for line in whole.splitlines() if begun else ():
                 if line.startswith((b'{"id":', b'{"result"')) or b'"id":' in line[:200]:
                     message = as_json(msgspec.json.decode(line))
-                    await self._answered(message, begun, threads, wishing)
+                    await self._answered(message, begun, threads, pending)
             ended += whole.count(b'"turn/completed"')
         seconds = time.monotonic() - started
         for thread in threads:
             await self._ask("thread/delete", {"threadId": thread})
-        return Heard(ear.chunks, seconds, 0.0, [ear.first - started], ear.transits, [ear])
+        return LoadResult(
+            counter.chunks, seconds, 0.0, [counter.first - started], counter.transits, [counter]
+        )
 
-    async def watch(self, streams: int, gap: float, seconds: float) -> Heard:
-        """So many streams that begin one after the other, heard once all are under way."""
+    async def watch(self, streams: int, gap: float, seconds: float) -> LoadResult:
+        """So many streams that begin one after the other, measured once all are running."""
         rounds = ceil(seconds / gap) + 2
-        wishes = [Wish(rounds, gap, after=number * gap / streams) for number in range(streams)]
-        heard = await self._play(wishes)
-        return evolve(heard, transits=heard.transits[2 * streams :])
+        requests = [
+            LoadRequest(rounds, gap, after=number * gap / streams) for number in range(streams)
+        ]
+        result = await self._play(requests)
+        return evolve(result, transits=result.transits[2 * streams :])
 
     async def _answered(
-        self, message: Json, begun: dict[int, str], threads: list[str], wishes: Iterator[Wish]
+        self,
+        message: Json,
+        begun: dict[int, str],
+        threads: list[str],
+        requests: Iterator[LoadRequest],
     ) -> None:
         method = begun.pop(message.get("id", -1), "")
         if method == "thread/start":
@@ -88,7 +96,7 @@ class Direct:
             item = {
                 "type": "message",
                 "role": "user",
-                "content": [{"type": "input_text", "text": str(next(wishes))}],
+                "content": [{"type": "input_text", "text": str(next(requests))}],
             }
             begun[self._post("thread/inject_items", {"threadId": thread, "items": [item]})] = thread
         elif method in threads:
@@ -122,9 +130,9 @@ class Direct:
     async def _ask(self, method: str, params: Json) -> None:
         number = self._post(method, params)
         await self._flush()
-        ear = Ear(b"\0")
+        counter = ChunkCounter(b"\0")
         while True:
-            for line in ear.hear(await self._read()).splitlines():
+            for line in counter.feed(await self._read()).splitlines():
                 if as_json(msgspec.json.decode(line)).get("id") == number:
                     return
 

@@ -19,7 +19,7 @@ import msgspec
 from attrs import define, field
 
 from pipeline.bench.fast_socket import Socket
-from pipeline.bench.wish import Wish
+from pipeline.bench.request import LoadRequest
 from pipeline.loose_json import Json, as_json, as_list, text_of
 from sources.app_server.protocol.prompts import item_text
 from sources.app_server.transport.framing import LineFramer
@@ -73,7 +73,7 @@ class Playing:
     """A turn that still has words to say."""
 
     turn: FakeTurn
-    wish: Wish
+    request: LoadRequest
     before: bytes
     after: bytes
     said: int = 0
@@ -149,7 +149,7 @@ class Talk:
             line = self.wire.framed(playing.word(paced=False))
             size += len(line)
             self._out.append(line)
-            if playing.said < playing.wish.deltas:
+            if playing.said < playing.request.deltas:
                 self._fast.append(playing)
             else:
                 self._end(playing)
@@ -161,8 +161,8 @@ class Talk:
             if playing.over:
                 continue
             self._out.append(self.wire.framed(playing.word(paced=True)))
-            if playing.said < playing.wish.deltas:
-                heappush(self._slow, (due + playing.wish.gap, next(self._numbers), playing))
+            if playing.said < playing.request.deltas:
+                heappush(self._slow, (due + playing.request.gap, next(self._numbers), playing))
             else:
                 self._end(playing)
 
@@ -226,9 +226,9 @@ class Talk:
     def _begin(self, number: int | str, thread: str) -> None:
         turn = FakeTurn(thread, self._name(), self._threads[thread])
         said = [item for item in self._threads[thread] if item.get("role") == "user"]
-        wish = Wish.read(item_text(said[-1]) if said else "")
+        request = LoadRequest.read(item_text(said[-1]) if said else "")
         before, _, after = encode(turn.delta("@")).partition(b"@")
-        playing = self._turns[thread] = Playing(turn, wish, before, after)
+        playing = self._turns[thread] = Playing(turn, request, before, after)
         item = {"type": "agentMessage", "id": "msg_1", "text": ""}
         self._note("started", thread)
         self._tell(
@@ -236,8 +236,8 @@ class Talk:
             turn.tell("turn/started", turn=turn.state("inProgress")),
             turn.tell("item/started", item=item),
         )
-        if wish.gap:
-            due = time.monotonic() + wish.after
+        if request.gap:
+            due = time.monotonic() + request.after
             heappush(self._slow, (due, next(self._numbers), playing))
         else:
             self._fast.append(playing)
@@ -256,7 +256,7 @@ class Talk:
     def _note(self, what: str, thread: str) -> None:
         if self.log is not None:
             playing = self._turns.get(thread)
-            tag = playing.wish.tag if playing is not None else ""
+            tag = playing.request.tag if playing is not None else ""
             note = {"what": what, "at": time.monotonic_ns(), "thread": thread, "tag": tag}
             self.log.write(encode(note) + b"\n")
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 import trio
 
-from pipeline.bench.wish import Wish
+from pipeline.bench.request import LoadRequest
 
 READ: Final = 65_536
 AT_ONCE: Final = 200
@@ -32,7 +32,7 @@ def _delta(words: object) -> bytes:
 
 
 async def _answer(stream: trio.SocketStream) -> None:
-    """Read one request, and say what its last words wish for."""
+    """Read one request, and send the deltas that its last message asks for."""
     data = b""
     while b"\r\n\r\n" not in data:
         data += await _more(stream)
@@ -43,20 +43,20 @@ async def _answer(stream: trio.SocketStream) -> None:
     if not head.split(b" ", 2)[1].endswith(b"/responses"):
         await stream.send_all(_NOT_FOUND)
         return
-    wish = _wish(msgspec.json.decode(body))
+    request = _requested(msgspec.json.decode(body))
     await stream.send_all(_HEAD + b"".join(_begin()))
-    if wish.gap:
-        due = trio.current_time() + wish.after
+    if request.gap:
+        due = trio.current_time() + request.after
         await trio.sleep_until(due)
-        for _ in range(wish.deltas):
+        for _ in range(request.deltas):
             await stream.send_all(_delta(time.monotonic_ns()))
-            due += wish.gap
+            due += request.gap
             await trio.sleep_until(due)
     else:
-        for start in range(0, wish.deltas, AT_ONCE):
-            numbers = range(start, min(start + AT_ONCE, wish.deltas))
+        for start in range(0, request.deltas, AT_ONCE):
+            numbers = range(start, min(start + AT_ONCE, request.deltas))
             await stream.send_all(b"".join(map(_delta, numbers)))
-    await stream.send_all(b"".join(_end(wish)))
+    await stream.send_all(b"".join(_end(request)))
 
 
 async def _more(stream: trio.SocketStream) -> bytes:
@@ -66,12 +66,12 @@ async def _more(stream: trio.SocketStream) -> bytes:
     return data
 
 
-def _wish(request: Any) -> Wish:
+def _requested(body: Any) -> LoadRequest:
     """What the user said last."""
-    for item in reversed(request.get("input", [])):
+    for item in reversed(body.get("input", [])):
         if item.get("role") == "user":
-            return Wish.read("".join(part.get("text", "") for part in item["content"]))
-    return Wish()
+            return LoadRequest.read("".join(part.get("text", "") for part in item["content"]))
+    return LoadRequest()
 
 
 def _begin() -> Iterator[bytes]:
@@ -79,10 +79,10 @@ def _begin() -> Iterator[bytes]:
     yield _event("response.output_item.added", output_index=0, item={**_ITEM, "content": []})
 
 
-def _end(wish: Wish) -> Iterator[bytes]:
-    words = [{"type": "output_text", "text": f"{wish.deltas} words"}]
+def _end(request: LoadRequest) -> Iterator[bytes]:
+    words = [{"type": "output_text", "text": f"{request.deltas} words"}]
     done = {**_ITEM, "status": "completed", "content": words}
-    usage = {"input_tokens": 1, "output_tokens": wish.deltas, "total_tokens": wish.deltas + 1}
+    usage = {"input_tokens": 1, "output_tokens": request.deltas, "total_tokens": request.deltas + 1}
     yield _event("response.output_item.done", output_index=0, item=done)
     yield _event("response.completed", response={"id": "resp_1", "usage": usage})
 

@@ -12,9 +12,9 @@ from xml.sax.saxutils import escape
 from attrs import frozen
 
 from pipeline.bench.axis import Axis
-from pipeline.bench.figures import Book, Spread, percentile
 from pipeline.bench.labels import SIZE, Board, Box, Label, cut, dots, stairs, text_width
 from pipeline.bench.report import number
+from pipeline.bench.results import Results, Spread, percentile
 from pipeline.errors import UsageError
 
 _PANEL: Final = 540
@@ -47,9 +47,9 @@ _COLOURS: Final = (
 _NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def svg(book: Book) -> str:
+def svg(results: Results) -> str:
     """A panel for every load of every scenario, an ECDF for every arm."""
-    panels = _panels(book)
+    panels = _panels(results)
     columns = min(2, max(1, len(panels)))
     body: list[str] = []
     bottom = _HEAD
@@ -74,10 +74,10 @@ def svg(book: Book) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def write_svg(path: str, book: Book) -> None:
+def write_svg(path: str, results: Results) -> None:
     """Write the picture of a run."""
     try:
-        Path(path).write_text(svg(book), "utf-8")
+        Path(path).write_text(svg(results), "utf-8")
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
 
@@ -189,10 +189,10 @@ class _Panel:
             yield _text(_LEFT + 30, y, cut(told, _PLOT_WIDTH - 30), f"label {curve.colour}")
 
 
-def _panels(book: Book) -> list[_Panel]:
-    arms = list(dict.fromkeys(spread.arm for spread in book.spreads.values()))
+def _panels(results: Results) -> list[_Panel]:
+    arms = list(dict.fromkeys(spread.arm for spread in results.spreads.values()))
     together: dict[tuple[str, str, str], list[Spread]] = {}
-    for spread in book.spreads.values():
+    for spread in results.spreads.values():
         # One axis has one unit.
         together.setdefault((spread.scenario, spread.load, spread.unit), []).append(spread)
     return [

@@ -11,13 +11,13 @@ from typing import Final, Protocol
 import trio
 from attrs import frozen
 
-from pipeline.bench.bed import Bed, Way, fake_bed
-from pipeline.bench.crowds import Crowded, Held, Stalled, Storm
-from pipeline.bench.figures import Book
-from pipeline.bench.real import real_bed
+from pipeline.bench.baseline import Baseline
+from pipeline.bench.many_clients import Disconnects, IdleStreams, LoadBesideIdle, StalledReaders
+from pipeline.bench.real import real_testbed
+from pipeline.bench.results import Results
 from pipeline.bench.streams import Burst, Growth, Paced, Ttft
-from pipeline.bench.whole import Cold, Whole
-from pipeline.bench.yardstick import Yardstick
+from pipeline.bench.testbed import ServerTestbed, Transport, fake_testbed
+from pipeline.bench.unstreamed import ColdStart, Unstreamed
 
 REAL: Final = ("ttft", "paced", "burst")
 """What the real Codex is measured with: the rest is the same whatever the backend."""
@@ -26,7 +26,7 @@ REAL: Final = ("ttft", "paced", "burst")
 class Scenario(Protocol):
     """Something that is measured once a round."""
 
-    async def round(self, book: Book) -> None:
+    async def round(self, results: Results) -> None:
         """Measure every arm once, one after the other."""
         ...
 
@@ -46,7 +46,7 @@ class Plan:
     """So little of everything that it shows only that it works."""
     real: bool = False
 
-    async def run(self, book: Book, progress: Callable[[str], None]) -> bool:
+    async def run(self, results: Results, progress: Callable[[str], None]) -> bool:
         """Go through all scenarios, round after round, so that a bad minute is everybody's.
 
         Whoever ends it early gets what there is by then, and no process is left behind. Whether it
@@ -60,7 +60,7 @@ class Plan:
                     for number in range(self.rounds):
                         for name, scenario in scenarios:
                             progress(f"round {number + 1} of {self.rounds}: {name}")
-                            await scenario.round(book)
+                            await scenario.round(results)
                 whole = True
                 nursery.cancel_scope.cancel()
         progress("")
@@ -70,35 +70,38 @@ class Plan:
     async def _open(self) -> AsyncGenerator[list[tuple[str, Scenario]]]:
         async with AsyncExitStack() as stack:
             if self.real:
-                bed = await stack.enter_async_context(real_bed())
-                found = self._real(bed)
+                testbed = await stack.enter_async_context(real_testbed())
+                found = self._real(testbed)
             else:
-                beds: dict[Way, Bed] = {}
-                for way in self._ways():
-                    beds[way] = await stack.enter_async_context(fake_bed(way))
-                found = self._fake(beds)
+                testbeds: dict[Transport, ServerTestbed] = {}
+                for transport in self._transports():
+                    testbeds[transport] = await stack.enter_async_context(fake_testbed(transport))
+                found = self._fake(testbeds)
             chosen = [(name, scenario) for name, scenario in found if name in self.names]
-            yield [("the machine", Yardstick()), *chosen]
+            yield [("the machine", Baseline()), *chosen]
 
-    def _ways(self) -> Sequence[Way]:
+    def _transports(self) -> Sequence[Transport]:
         if "burst" in self.names:
             return "lines", "blocks", "socket"
         return ("lines",)
 
-    def _fake(self, beds: dict[Way, Bed]) -> list[tuple[str, Scenario]]:
-        lines, blocks, socket = beds["lines"], beds.get("blocks"), beds.get("socket")
+    def _fake(self, testbeds: dict[Transport, ServerTestbed]) -> list[tuple[str, Scenario]]:
+        lines, blocks, socket = testbeds["lines"], testbeds.get("blocks"), testbeds.get("socket")
         quick = self.quick
         deltas = 100 if quick else 2_000
         found: list[tuple[str, Scenario]] = [
             ("ttft", Ttft(lines, pairs=3 if quick else 100)),
             ("paced", Paced(lines, 16, 0.02, 0.1 if quick else 3.0, cpu_goal=250.0)),
             ("paced", Paced(lines, 100, 0.05, 0.1 if quick else 3.0, cpu_goal=120.0)),
-            ("held", Held(10, 0.3, 0.05) if quick else Held()),
-            ("held", Crowded(10, 2, 100) if quick else Crowded()),
-            ("stalled", Stalled(lines, 9, 1, 0.1, 0.02, 2_000) if quick else Stalled(lines)),
-            ("storm", Storm(lines, streams=8 if quick else 64)),
-            ("whole", Whole(lines, 2, 3) if quick else Whole(lines)),
-            ("cold", Cold(rest=0.2 if quick else 2.0)),
+            ("held", IdleStreams(10, 0.3, 0.05) if quick else IdleStreams()),
+            ("held", LoadBesideIdle(10, 2, 100) if quick else LoadBesideIdle()),
+            (
+                "stalled",
+                StalledReaders(lines, 9, 1, 0.1, 0.02, 2_000) if quick else StalledReaders(lines),
+            ),
+            ("storm", Disconnects(lines, streams=8 if quick else 64)),
+            ("whole", Unstreamed(lines, 2, 3) if quick else Unstreamed(lines)),
+            ("cold", ColdStart(rest=0.2 if quick else 2.0)),
         ]
         if blocks is not None and socket is not None:
             found[3:3] = [
@@ -111,15 +114,15 @@ class Plan:
             ]
         return found
 
-    def _real(self, bed: Bed) -> list[tuple[str, Scenario]]:
+    def _real(self, testbed: ServerTestbed) -> list[tuple[str, Scenario]]:
         quick = self.quick
         deltas = 100 if quick else 2_000
         found: list[tuple[str, Scenario]] = [
-            ("ttft", Ttft(bed, pairs=2 if quick else 100)),
-            ("paced", Paced(bed, 16, 0.02, 0.1 if quick else 3.0)),
-            ("burst", Burst(bed, 16, "Codex", deltas, 35.0, None, 0.6)),
+            ("ttft", Ttft(testbed, pairs=2 if quick else 100)),
+            ("paced", Paced(testbed, 16, 0.02, 0.1 if quick else 3.0)),
+            ("burst", Burst(testbed, 16, "Codex", deltas, 35.0, None, 0.6)),
         ]
         if len(os.sched_getaffinity(0)) > 1:
-            apart = Burst(bed, 16, "a core of its own", deltas, 35.0, None, 0.9, apart=True)
+            apart = Burst(testbed, 16, "a core of its own", deltas, 35.0, None, 0.9, apart=True)
             found.append(("burst", apart))
         return found

@@ -12,9 +12,9 @@ import msgspec
 import trio
 from attrs import define
 
-from pipeline.bench.accounting import Account
-from pipeline.bench.ear import READ, SENT, Ear, Heard
-from pipeline.bench.wish import MODEL, Wish
+from pipeline.bench.chunk_counter import READ, SERVER_CHUNK, ChunkCounter, LoadResult
+from pipeline.bench.process_usage import ProcessUsage
+from pipeline.bench.request import MODEL, LoadRequest
 
 ENDLESS: Final = 1_000_000
 _encode: Final = msgspec.json.Encoder().encode
@@ -25,78 +25,80 @@ class Proxied:
     """A client of Chat Completions that costs as little as a client can."""
 
     url: str
-    account: Account
+    usage: ProcessUsage
 
-    async def load(self, streams: int, wish: Wish) -> Heard:
-        ears = [Ear(SENT, stamped=bool(wish.gap)) for _ in range(streams)]
+    async def load(self, streams: int, request: LoadRequest) -> LoadResult:
+        counters = [ChunkCounter(SERVER_CHUNK, stamped=bool(request.gap)) for _ in range(streams)]
         started = time.monotonic()
-        before = self.account.cpu()
+        before = self.usage.cpu()
         async with trio.open_nursery() as nursery:
-            for ear in ears:
-                nursery.start_soon(self.listen, wish, ear.hear)
+            for counter in counters:
+                nursery.start_soon(self.listen, request, counter.feed)
         seconds = time.monotonic() - started
-        cpu = self.account.cpu() - before
-        transits = [transit for ear in ears for transit in ear.transits]
-        firsts = [ear.first - started for ear in ears]
-        return Heard(sum(ear.chunks for ear in ears), seconds, cpu, firsts, transits, ears)
+        cpu = self.usage.cpu() - before
+        transits = [transit for counter in counters for transit in counter.transits]
+        firsts = [counter.first - started for counter in counters]
+        return LoadResult(
+            sum(counter.chunks for counter in counters), seconds, cpu, firsts, transits, counters
+        )
 
-    async def watch(self, streams: int, gap: float, seconds: float) -> Heard:
-        """So many streams that never end, heard for so long once all of them are under way."""
-        async with self.talking(streams, gap, pause=gap / streams) as ears:
-            await _until_heard(ears, 2)
-            for ear in ears:
-                ear.forget()
-            started, before = time.monotonic(), self.account.cpu()
+    async def watch(self, streams: int, gap: float, seconds: float) -> LoadResult:
+        """So many streams that never end, measured for so long once all are running."""
+        async with self.talking(streams, gap, pause=gap / streams) as counters:
+            await _until_chunks(counters, 2)
+            for counter in counters:
+                counter.reset()
+            started, before = time.monotonic(), self.usage.cpu()
             await trio.sleep(seconds)
-            cpu, seconds = self.account.cpu() - before, time.monotonic() - started
-            transits = [transit for ear in ears for transit in ear.transits]
-            chunks, memory = sum(ear.chunks for ear in ears), self.account.memory()
-        return Heard(chunks, seconds, cpu, [], transits, ears, memory)
+            cpu, seconds = self.usage.cpu() - before, time.monotonic() - started
+            transits = [transit for counter in counters for transit in counter.transits]
+            chunks, memory = sum(counter.chunks for counter in counters), self.usage.memory()
+        return LoadResult(chunks, seconds, cpu, [], transits, counters, memory)
 
     @asynccontextmanager
     async def talking(
         self, streams: int, gap: float, *, pause: float = 0.0
-    ) -> AsyncGenerator[list[Ear]]:
-        """So many streams that never end, each a pause after the other, all of them heard once."""
-        ears = [Ear(SENT, stamped=True) for _ in range(streams)]
+    ) -> AsyncGenerator[list[ChunkCounter]]:
+        """So many streams that never end, each a pause after the other, all with a first chunk."""
+        counters = [ChunkCounter(SERVER_CHUNK, stamped=True) for _ in range(streams)]
         async with trio.open_nursery() as nursery:
-            for ear in ears:
-                nursery.start_soon(self.listen, Wish(ENDLESS, gap), ear.hear)
+            for counter in counters:
+                nursery.start_soon(self.listen, LoadRequest(ENDLESS, gap), counter.feed)
                 await trio.sleep(pause)  # so that they do not all speak at once
-            await _until_heard(ears, 1)
-            yield ears
+            await _until_chunks(counters, 1)
+            yield counters
             nursery.cancel_scope.cancel()
 
-    async def listen(self, wish: Wish, hear: Callable[[bytes], bytes]) -> None:
+    async def listen(self, request: LoadRequest, feed: Callable[[bytes], bytes]) -> None:
         """One stream on a connection of its own, from the request to the last byte."""
         stream = await self.connect()
         try:
-            await self.ask(stream, wish, hear)
+            await self.ask(stream, request, feed)
         finally:
             await trio.aclose_forcefully(stream)
 
     async def ask(
-        self, stream: trio.SocketStream, wish: Wish, hear: Callable[[bytes], bytes]
+        self, stream: trio.SocketStream, request: LoadRequest, feed: Callable[[bytes], bytes]
     ) -> None:
         """One stream on a connection that may be used again."""
-        await stream.send_all(self.request(wish, stream=True))
+        await stream.send_all(self.request(request, stream=True))
         end = b""
         while not end.endswith(b"\r\n0\r\n\r\n"):
             data = bytes(await stream.receive_some(READ))
             if not data:
                 raise ConnectionError(f"a stream broke off: {end[-300:]!r}")
-            hear(data)
+            feed(data)
             end = (end + data)[-300:] if len(data) < 300 else data[-300:]
 
     async def connect(self) -> trio.SocketStream:
         where = urlsplit(self.url)
         return await trio.open_tcp_stream(where.hostname or "", where.port or 80)
 
-    def request(self, wish: Wish, *, stream: bool) -> bytes:
+    def request(self, request: LoadRequest, *, stream: bool) -> bytes:
         body: dict[str, Any] = {
             "model": MODEL,
             "stream": stream,
-            "messages": [{"role": "user", "content": str(wish)}],
+            "messages": [{"role": "user", "content": str(request)}],
         }
         data = _encode(body)
         where = urlsplit(self.url)
@@ -106,6 +108,6 @@ class Proxied:
         ).encode() + data
 
 
-async def _until_heard(ears: Sequence[Ear], chunks: int) -> None:
-    while not all(ear.chunks >= chunks for ear in ears):  # noqa: ASYNC110 (ears tell nobody)
+async def _until_chunks(counters: Sequence[ChunkCounter], chunks: int) -> None:
+    while not all(counter.chunks >= chunks for counter in counters):  # noqa: ASYNC110 (no event to wait for)
         await trio.sleep(0.01)

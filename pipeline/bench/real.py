@@ -13,8 +13,8 @@ from typing import Final
 
 import trio
 
-from pipeline.bench.bed import Bed, running, served
 from pipeline.bench.direct import Direct
+from pipeline.bench.testbed import ServerTestbed, running, served
 from pipeline.errors import UsageError
 from sources.app_server.process.binary import find_codex
 from sources.app_server.process.catalog import write_catalog
@@ -25,7 +25,7 @@ FAST_MODEL: Final = (sys.executable, "-m", "pipeline.bench.fast_model")
 
 
 @asynccontextmanager
-async def real_bed() -> AsyncGenerator[Bed]:
+async def real_testbed() -> AsyncGenerator[ServerTestbed]:
     """A server in front of the real Codex, and beside it a Codex that is read directly."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
@@ -47,7 +47,7 @@ async def real_bed() -> AsyncGenerator[Bed]:
         catalog = await write_catalog(codex, environment, folder / "models.json", refresh=False)
         command = confined.command(codex, catalog=catalog)
         direct = await stack.enter_async_context(Direct.started(command, environment))
-        yield Bed(server, direct, folder / "told.jsonl", started)
+        yield ServerTestbed(server, direct, folder / "backend.jsonl", started)
 
 
 async def _told(model: trio.Process) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any, Final
 
-from pipeline.bench.figures import Book, Figure
+from pipeline.bench.results import Figure, Results
 from pipeline.cli.terminal import Paint
 from pipeline.errors import UsageError
 
@@ -30,9 +30,9 @@ def number(value: float) -> str:
     return f"{float(f'{value:.3g}'):,.0f}"
 
 
-def table(book: Book, *, titles: Mapping[str, str], paint: Paint) -> str:
+def table(results: Results, *, titles: Mapping[str, str], paint: Paint) -> str:
     """A row for every figure, by scenario; a title says in one line what a scenario does."""
-    figures = list(book.figures.values())
+    figures = list(results.figures.values())
     rows = [_row(figure) for figure in figures]
     widths = _widths(rows)
     lines = [paint("dim", line) for line in _lines(_HEADS, widths)]
@@ -45,9 +45,9 @@ def table(book: Book, *, titles: Mapping[str, str], paint: Paint) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def write_json(path: str, book: Book, about: Mapping[str, Any]) -> None:
+def write_json(path: str, results: Results, about: Mapping[str, Any]) -> None:
     """Write every sample, after what is to be known about the run."""
-    told = {"about": about, **book.as_json()}
+    told = {"about": about, **results.as_json()}
     try:
         Path(path).write_text(f"{json.dumps(told, indent=2, ensure_ascii=False)}\n", "utf-8")
     except OSError as error:

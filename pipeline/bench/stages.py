@@ -9,7 +9,7 @@ from typing import Final
 import trio
 from attrs import define, field
 
-from pipeline.bench.figures import Book
+from pipeline.bench.results import Results
 from pipeline.events import Burst, Event
 from pipeline.lane import Lane
 from pipeline.recipes import chat_options
@@ -44,7 +44,7 @@ class Arm:
 
 
 def measure(
-    settings: Settings, deltas: int, rounds: int, book: Book, progress: Callable[[str], None]
+    settings: Settings, deltas: int, rounds: int, results: Results, progress: Callable[[str], None]
 ) -> None:
     """What an event costs in every part of the pipeline, and whether twice as many cost twice."""
     arms = _arms(settings, transcript(deltas))
@@ -55,14 +55,14 @@ def measure(
     _measure([*arms, *growth], rounds, progress)
     for arm in arms:
         for sample in arm.samples:
-            book.add("stages", arm.name, "CPU an event", "µs", sample)
+            results.add("stages", arm.name, "CPU an event", "µs", sample)
     whole = next(arm for arm in arms if arm.name.startswith("all"))
     for sample in whole.samples:
-        book.add("stages", whole.name, "events on one core", "/s", 1e6 / sample)
+        results.add("stages", whole.name, "events on one core", "/s", 1e6 / sample)
     few, many = growth
     for a, b in zip(few.samples, many.samples, strict=True):
         load = f"{many.name} against {few.name}"
-        book.add("stages", load, "CPU an event", "×", b / a, goal=1.2)
+        results.add("stages", load, "CPU an event", "×", b / a, goal=1.2)
 
 
 def transcript(deltas: int) -> list[bytes]:

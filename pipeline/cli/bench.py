@@ -66,34 +66,34 @@ def run(options: argparse.Namespace) -> int:
     if options.rounds < 1:
         raise UsageError(f"--rounds {options.rounds} is not possible; it takes 1 or more")
     before = _busy()
-    book, whole = _measured(options, names)
+    results, whole = _measured(options, names)
     early = [] if whole else ["it was ended early: this is what there was by then"]
-    _tell(options, book, [*before, *_busy(), *early])
+    _tell(options, results, [*before, *_busy(), *early])
     return 0 if whole else ENDED_EARLY
 
 
 def _measured(options: argparse.Namespace, names: list[str]) -> tuple[Any, bool]:
     """What was measured, and whether all of it was."""
     # The loads and the stages take a while to import, which no other command should pay.
-    figures: Any = import_module("pipeline.bench.figures")
-    book, whole = figures.Book(judged=not options.quick), True
+    results_module: Any = import_module("pipeline.bench.results")
+    results, whole = results_module.Results(judged=not options.quick), True
     if STAGES in names:
         stages: Any = import_module("pipeline.bench.stages")
         deltas = 500 if options.quick else options.deltas
-        stages.measure(settings_from(options), deltas, options.rounds, book, _progress())
+        stages.measure(settings_from(options), deltas, options.rounds, results, _progress())
     if others := [name for name in names if name != STAGES]:
-        import_module("pipeline.bench.accounting").check_platform()
+        import_module("pipeline.bench.process_usage").check_platform()
         plan: Any = import_module("pipeline.bench.plan")
         if options.real:
             others = [name for name in others if name in plan.REAL]
             if not others:
                 raise UsageError(f"--real measures {', '.join(plan.REAL)}; name one of them")
         chosen = plan.Plan(others, options.rounds, quick=options.quick, real=options.real)
-        whole = trio.run(chosen.run, book, _progress())
-    return book, whole
+        whole = trio.run(chosen.run, results, _progress())
+    return results, whole
 
 
-def _tell(options: argparse.Namespace, book: Any, warnings: list[str]) -> None:
+def _tell(options: argparse.Namespace, results: Any, warnings: list[str]) -> None:
     report: Any = import_module("pipeline.bench.report")
     titles = {
         **SCENARIOS,
@@ -102,7 +102,7 @@ def _tell(options: argparse.Namespace, book: Any, warnings: list[str]) -> None:
     }
     for warning in dict.fromkeys(warnings):
         print(warning)
-    print(report.table(book, titles=titles, paint=Paint(sys.stdout)))
+    print(report.table(results, titles=titles, paint=Paint(sys.stdout)))
     if options.json:
         about = {
             "python": platform.python_version(),
@@ -111,9 +111,9 @@ def _tell(options: argparse.Namespace, book: Any, warnings: list[str]) -> None:
             "backend": "codex" if options.real else "fake",
             "warnings": warnings,
         }
-        report.write_json(options.json, book, about)
+        report.write_json(options.json, results, about)
     if options.svg:
-        import_module("pipeline.bench.picture").write_svg(options.svg, book)
+        import_module("pipeline.bench.picture").write_svg(options.svg, results)
 
 
 def _busy() -> list[str]:

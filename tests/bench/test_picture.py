@@ -13,9 +13,9 @@ from attrs import frozen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.bench.figures import Book
 from pipeline.bench.labels import Box, cut, text_width
 from pipeline.bench.picture import svg, write_svg
+from pipeline.bench.results import Results
 from pipeline.errors import UsageError
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -27,19 +27,19 @@ COORDINATES = ("x", "x1", "x2", "cx", "y", "y1", "y2", "cy")
 
 
 @st.composite
-def books(draw: st.DrawFn) -> Book:
-    book = Book()
+def books(draw: st.DrawFn) -> Results:
+    results = Results()
     for _ in range(draw(st.integers(0, 4))):
         scenario, load, unit = draw(WORDS), draw(WORDS), draw(st.sampled_from(["ms", "µs", ""]))
         for arm in draw(st.lists(WORDS, max_size=4)):
-            book.spread(scenario, load, arm, unit, draw(st.lists(TIMES, max_size=20)))
-    return book
+            results.spread(scenario, load, arm, unit, draw(st.lists(TIMES, max_size=20)))
+    return results
 
 
-def one(*values: float, arm: str = "sluice") -> Book:
-    book = Book()
-    book.spread("burst", "16 streams", arm, "ms", values)
-    return book
+def one(*values: float, arm: str = "sluice") -> Results:
+    results = Results()
+    results.spread("burst", "16 streams", arm, "ms", values)
+    return results
 
 
 @frozen
@@ -104,8 +104,8 @@ def of_kind(picture: str, tag: str, kind: str) -> list[Drawn]:
 
 @settings(deadline=None)
 @given(books())
-def test_everything_is_inside_the_picture(book: Book) -> None:
-    picture = svg(book)
+def test_everything_is_inside_the_picture(results: Results) -> None:
+    picture = svg(results)
     frame = view(picture)
     for each in drawn(picture):
         for x, y in each.points():
@@ -117,16 +117,16 @@ def test_everything_is_inside_the_picture(book: Book) -> None:
 
 @settings(deadline=None)
 @given(books())
-def test_no_text_stands_on_another(book: Book) -> None:
-    told = [each for each in drawn(svg(book), "text") if each.element.text]
+def test_no_text_stands_on_another(results: Results) -> None:
+    told = [each for each in drawn(svg(results), "text") if each.element.text]
     for one, other in combinations(told, 2):
         assert not one.box().touches(other.box()), (one.element.text, other.element.text)
 
 
 @settings(deadline=None)
 @given(books())
-def test_no_label_stands_on_a_curve(book: Book) -> None:
-    picture = svg(book)
+def test_no_label_stands_on_a_curve(results: Results) -> None:
+    picture = svg(results)
     for label in of_kind(picture, "text", "label"):
         for curve in drawn(picture, "path"):
             for (x, y), (to_x, to_y) in pairwise(curve.way()):
@@ -136,8 +136,8 @@ def test_no_label_stands_on_a_curve(book: Book) -> None:
 
 @settings(deadline=None)
 @given(books())
-def test_a_curve_rises_from_none_to_all_and_never_goes_back(book: Book) -> None:
-    for curve in drawn(svg(book), "path"):
+def test_a_curve_rises_from_none_to_all_and_never_goes_back(results: Results) -> None:
+    for curve in drawn(svg(results), "path"):
         points = [(x - curve.across, y - curve.down) for x, y in curve.way()]
         assert points == sorted(points, key=lambda point: (point[0], -point[1]))
         assert (points[0][1], points[-1][1]) == (268, 78)
@@ -145,9 +145,9 @@ def test_a_curve_rises_from_none_to_all_and_never_goes_back(book: Book) -> None:
 
 @settings(deadline=None)
 @given(books())
-def test_every_arm_is_told_of_and_has_a_curve_if_it_has_values(book: Book) -> None:
-    picture = svg(book)
-    arms = [[v for v in spread.values if v == v] for spread in book.spreads.values()]  # noqa: PLR0124
+def test_every_arm_is_told_of_and_has_a_curve_if_it_has_values(results: Results) -> None:
+    picture = svg(results)
+    arms = [[v for v in spread.values if v == v] for spread in results.spreads.values()]  # noqa: PLR0124
     assert len(drawn(picture, "path")) == sum(bool(values) for values in arms)
     assert len(drawn(picture, "circle")) == 2 * sum(bool(values) for values in arms)
     for values in arms:
@@ -181,22 +181,22 @@ def test_few_values_are_counted(values: Sequence[float], said: str) -> None:
 
 
 def test_arms_that_lie_too_close_for_labels_have_a_legend() -> None:
-    book, random = Book(), Random(1)  # noqa: S311
+    results, random = Results(), Random(1)  # noqa: S311
     for arm in range(6):
         values = [random.lognormvariate(arm / 50, 0.5) for _ in range(200)]
-        book.spread("burst", "16 streams", f"arm {arm}", "ms", values)
-    picture = svg(book)
+        results.spread("burst", "16 streams", f"arm {arm}", "ms", values)
+    picture = svg(results)
     said = [each.element.text or "" for each in of_kind(picture, "text", "label")]
     assert len(said) == 6
     assert all(re.fullmatch(r"arm \d: p50 [\d.]+ ms, p99 [\d.]+ ms", text) for text in said)
 
 
 def test_an_arm_has_one_colour_in_all_panels() -> None:
-    book = Book()
+    results = Results()
     for load, arms in (("1", ("straight", "sluice")), ("2", ("sluice",))):
         for arm in arms:
-            book.spread("burst", load, arm, "ms", [1, 2, 3])
-    kinds = [each.element.get("class") for each in drawn(svg(book), "path")]
+            results.spread("burst", load, arm, "ms", [1, 2, 3])
+    kinds = [each.element.get("class") for each in drawn(svg(results), "path")]
     assert kinds == ["curve arm0", "curve arm1", "curve arm1"]
 
 
@@ -204,19 +204,19 @@ def test_an_arm_has_one_colour_in_all_panels() -> None:
     ("panels", "columns", "rows"), [(1, 1, 1), (2, 2, 1), (3, 2, 2), (8, 2, 4)]
 )
 def test_panels_stand_in_two_columns(panels: int, columns: int, rows: int) -> None:
-    book = Book()
+    results = Results()
     for load in range(panels):
-        book.spread("burst", f"{load} streams", "sluice", "ms", [1, 2])
-    titles = of_kind(svg(book), "text", "title")
+        results.spread("burst", f"{load} streams", "sluice", "ms", [1, 2])
+    titles = of_kind(svg(results), "text", "title")
     assert len(titles) == panels
     assert len({title.across for title in titles}) == columns
     assert len({title.down for title in titles}) == rows
 
 
 def test_units_do_not_share_an_axis() -> None:
-    book = one(1, 2)
-    book.spread("burst", "16 streams", "straight", "µs", [1, 2])
-    said = texts(svg(book))
+    results = one(1, 2)
+    results.spread("burst", "16 streams", "straight", "µs", [1, 2])
+    said = texts(svg(results))
     assert said.count("burst") == 2
     assert {"ms (logarithmic)", "µs (logarithmic)"} <= set(said)
 
@@ -237,7 +237,7 @@ def test_many_values_make_no_large_picture() -> None:
 
 
 def test_a_book_without_distributions_says_so() -> None:
-    assert texts(svg(Book())) == ["No distributions were measured"]
+    assert texts(svg(Results())) == ["No distributions were measured"]
 
 
 @pytest.mark.parametrize(
@@ -250,13 +250,13 @@ def test_a_text_is_cut_to_its_room(text: str, width: float, left: str) -> None:
 
 
 def test_the_picture_is_written(tmp_path: Path) -> None:
-    book = one(1, 2, 3)
-    write_svg(str(tmp_path / "run.svg"), book)
-    assert (tmp_path / "run.svg").read_text("utf-8") == svg(book)
+    results = one(1, 2, 3)
+    write_svg(str(tmp_path / "run.svg"), results)
+    assert (tmp_path / "run.svg").read_text("utf-8") == svg(results)
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     path = str(tmp_path / "no" / "such.svg")
     with pytest.raises(UsageError) as raised:
-        write_svg(path, Book())
+        write_svg(path, Results())
     assert str(raised.value) == f"{path}: cannot be written: No such file or directory"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.bench.figures import Book
 from pipeline.bench.report import WIDTH, number, table, write_json
+from pipeline.bench.results import Results
 from pipeline.cli.terminal import Paint
 from pipeline.errors import UsageError
 
@@ -26,28 +26,28 @@ WORDS = st.text(st.characters(exclude_characters="–"), max_size=90)
 
 
 @st.composite
-def books(draw: st.DrawFn) -> Book:
-    book = Book()
+def books(draw: st.DrawFn) -> Results:
+    results = Results()
     for _ in range(draw(st.integers(0, 6))):
         scenario, load, quantity = (draw(WORDS) for _ in range(3))
         goal, at_least = draw(st.none() | FINITE), draw(st.booleans())
         for sample in draw(st.lists(FINITE, min_size=1, max_size=3)):
             unit = draw(st.text(max_size=20))
-            book.add(scenario, load, quantity, unit, sample, goal=goal, at_least=at_least)
-    return book
+            results.add(scenario, load, quantity, unit, sample, goal=goal, at_least=at_least)
+    return results
 
 
-def a_run() -> Book:
-    book = Book()
+def a_run() -> Results:
+    results = Results()
     for cpu, rate, added in (
         (9.414, 81_234.0, 0.431),
         (9.2, 80_990.0, 0.44),
         (9.9, 90_000.0, 0.41),
     ):
-        book.add("burst", "16 streams, line by line", "CPU a chunk", "µs", cpu, goal=10)
-        book.add("burst", "16 streams", "chunks", "/s", rate, goal=85_000, at_least=True)
-        book.add("paced", "1 stream", "added latency", "ms", added)
-    return book
+        results.add("burst", "16 streams, line by line", "CPU a chunk", "µs", cpu, goal=10)
+        results.add("burst", "16 streams", "chunks", "/s", rate, goal=85_000, at_least=True)
+        results.add("paced", "1 stream", "added latency", "ms", added)
+    return results
 
 
 def test_a_run_is_a_table_by_scenario() -> None:
@@ -89,9 +89,9 @@ def test_a_number_has_three_digits_that_matter(value: float, written: str) -> No
 
 
 def test_a_goal_is_written_as_it_was_set() -> None:
-    book = Book()
-    book.add("s", "l", "q", "B", 1, goal=81_234)
-    assert "≤ 81,234  ok" in table(book, titles={}, paint=PLAIN)
+    results = Results()
+    results.add("s", "l", "q", "B", 1, goal=81_234)
+    assert "≤ 81,234  ok" in table(results, titles={}, paint=PLAIN)
 
 
 def test_on_a_terminal_what_was_met_is_green_and_what_was_missed_is_red(
@@ -105,10 +105,10 @@ def test_on_a_terminal_what_was_met_is_green_and_what_was_missed_is_red(
 
 
 def test_words_that_are_too_long_for_their_column_go_on_below() -> None:
-    book = Book()
+    results = Results()
     load = "256 streams of 50 chunks a second, each with two tool calls and with much to say"
-    book.add("paced", load, "memory", "kB", 12, goal=20)
-    first, *rest = table(book, titles={}, paint=PLAIN).splitlines()[3:]
+    results.add("paced", load, "memory", "kB", 12, goal=20)
+    first, *rest = table(results, titles={}, paint=PLAIN).splitlines()[3:]
     assert first.endswith("≤ 20  ok")
     assert rest
     words = first.partition("memory")[0].split() + " ".join(rest).split()
@@ -116,10 +116,10 @@ def test_words_that_are_too_long_for_their_column_go_on_below() -> None:
 
 
 def test_figures_of_a_scenario_stand_together_whenever_they_were_measured() -> None:
-    book = Book()
+    results = Results()
     for scenario, quantity in (("a", "one"), ("b", "two"), ("a", "three")):
-        book.add(scenario, "load", quantity, "", 1)
-    lines = [line.split() for line in table(book, titles={}, paint=PLAIN).splitlines()[1:]]
+        results.add(scenario, "load", quantity, "", 1)
+    lines = [line.split() for line in table(results, titles={}, paint=PLAIN).splitlines()[1:]]
     assert [line[min(1, len(line) - 1)] for line in lines if line] == [
         "a",
         "one",
@@ -130,12 +130,12 @@ def test_figures_of_a_scenario_stand_together_whenever_they_were_measured() -> N
 
 
 @given(books())
-def test_every_figure_has_a_row_and_no_line_is_too_long(book: Book) -> None:
-    lines = table(book, titles={}, paint=PLAIN).splitlines()
+def test_every_figure_has_a_row_and_no_line_is_too_long(results: Results) -> None:
+    lines = table(results, titles={}, paint=PLAIN).splitlines()
     assert max(map(len, lines)) <= WIDTH
     rows = [line for line in lines if " – " in line]
-    scenarios = [figure.scenario for figure in book.figures.values()]
-    figures = sorted(book.figures.values(), key=lambda figure: scenarios.index(figure.scenario))
+    scenarios = [figure.scenario for figure in results.figures.values()]
+    figures = sorted(results.figures.values(), key=lambda figure: scenarios.index(figure.scenario))
     verdicts = {True: "  ok", False: "  MISSED", None: ""}
     assert len(rows) == len(figures)
     for row, figure in zip(rows, figures, strict=True):
@@ -160,5 +160,5 @@ def test_the_json_has_every_sample_after_what_is_told_about_the_run(tmp_path: Pa
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     path = str(tmp_path / "no" / "such.json")
     with pytest.raises(UsageError) as raised:
-        write_json(path, Book(), {})
+        write_json(path, Results(), {})
     assert str(raised.value) == f"{path}: cannot be written: No such file or directory"

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import trio
 
-from pipeline.bench.bed import Bed, fake_bed
-from pipeline.bench.wish import Wish
+from pipeline.bench.request import LoadRequest
+from pipeline.bench.testbed import ServerTestbed, fake_testbed
 
 AT_ONCE = 8
 MB = 1_000_000
 
 
-async def ask(bed: Bed, requests: int) -> None:
+async def ask(testbed: ServerTestbed, requests: int) -> None:
     for _ in range(requests // AT_ONCE):
-        await bed.server.load(AT_ONCE, Wish(3))
+        await testbed.server.load(AT_ONCE, LoadRequest(3))
 
 
 @pytest.mark.parametrize(
@@ -22,13 +22,13 @@ async def ask(bed: Bed, requests: int) -> None:
     [pytest.param(1_000, id="1 000"), pytest.param(10_000, id="10 000", marks=pytest.mark.deep)],
 )
 async def test_nothing_grows_over_many_requests(requests: int) -> None:
-    async with fake_bed("lines") as bed:
-        await ask(bed, 1_000)
-        before, files = bed.account.memory(), bed.account.files()
-        await ask(bed, requests)
-        grown = bed.account.memory() - before
+    async with fake_testbed("lines") as testbed:
+        await ask(testbed, 1_000)
+        before, files = testbed.usage.memory(), testbed.usage.files()
+        await ask(testbed, requests)
+        grown = testbed.usage.memory() - before
         assert grown < 3 * MB, f"{grown / MB:.1f} MB more after {requests:,} requests"
-        assert bed.account.files() <= files + AT_ONCE  # the last connections may be closing
+        assert testbed.usage.files() <= files + AT_ONCE  # the last connections may be closing
         with trio.fail_after(5):
-            while len(bed.told("deleted")) < len(bed.told("started")):  # noqa: ASYNC110
+            while len(testbed.logged("deleted")) < len(testbed.logged("started")):  # noqa: ASYNC110
                 await trio.sleep(0.02)

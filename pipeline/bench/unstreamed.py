@@ -8,39 +8,39 @@ import time
 import trio
 from attrs import frozen
 
-from pipeline.bench.bed import Bed, Way, fake_bed
-from pipeline.bench.ear import READ
-from pipeline.bench.figures import Book
+from pipeline.bench.chunk_counter import READ
+from pipeline.bench.request import LoadRequest
+from pipeline.bench.results import Results
 from pipeline.bench.streams import MS
-from pipeline.bench.wish import Wish
+from pipeline.bench.testbed import ServerTestbed, Transport, fake_testbed
 
 MB = 1e6
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 
 @frozen
-class Whole:
+class Unstreamed:
     """S7: clients that ask for one whole answer after the other on a connection they keep."""
 
-    bed: Bed
+    testbed: ServerTestbed
     clients: int = 8
     requests: int = 40
 
-    async def round(self, book: Book) -> None:
-        account = self.bed.account
-        began, cpu = time.monotonic(), account.cpu()
+    async def round(self, results: Results) -> None:
+        usage = self.testbed.usage
+        began, cpu = time.monotonic(), usage.cpu()
         async with trio.open_nursery() as nursery:
             for _ in range(self.clients):
                 nursery.start_soon(self._ask)
-        seconds, spent = time.monotonic() - began, account.cpu() - cpu
+        seconds, spent = time.monotonic() - began, usage.cpu() - cpu
         total = self.clients * self.requests
         load = f"{self.clients} clients, kept connections"
-        book.add("whole", load, "requests", "/s", total / seconds, goal=776.0, at_least=True)
-        book.add("whole", load, "CPU a request", "ms", spent / total * MS, goal=1.5)
+        results.add("whole", load, "requests", "/s", total / seconds, goal=776.0, at_least=True)
+        results.add("whole", load, "CPU a request", "ms", spent / total * MS, goal=1.5)
 
     async def _ask(self) -> None:
-        stream = await self.bed.server.connect()
-        request = self.bed.server.request(Wish(), stream=False)
+        stream = await self.testbed.server.connect()
+        request = self.testbed.server.request(LoadRequest(), stream=False)
         try:
             for _ in range(self.requests):
                 await stream.send_all(request)
@@ -69,25 +69,27 @@ async def _more(stream: trio.SocketStream) -> bytes:
 
 
 @frozen
-class Cold:
+class ColdStart:
     """S8: from nothing to listening, to the first answer; and what it then is at rest."""
 
-    way: Way = "lines"
+    transport: Transport = "lines"
     rest: float = 2.0
 
-    async def round(self, book: Book) -> None:
-        async with fake_bed(self.way) as bed:
+    async def round(self, results: Results) -> None:
+        async with fake_testbed(self.transport) as testbed:
             answered = time.monotonic()
-            await bed.server.load(1, Wish())
+            await testbed.server.load(1, LoadRequest())
             answered = time.monotonic() - answered
             await trio.sleep(0.5)
-            wakeups, cpu = bed.account.wakeups(), bed.account.cpu()
+            wakeups, cpu = testbed.usage.wakeups(), testbed.usage.cpu()
             await trio.sleep(self.rest)
-            woken = (bed.account.wakeups() - wakeups) / self.rest
-            spent = (bed.account.cpu() - cpu) / self.rest
+            woken = (testbed.usage.wakeups() - wakeups) / self.rest
+            spent = (testbed.usage.cpu() - cpu) / self.rest
             load = "a new process"
-            book.add("cold", load, "until it listens", "s", bed.started)
-            book.add("cold", load, "until the first answer", "s", bed.started + answered)
-            book.add("cold", load, "memory at rest", "MB", bed.account.memory() / MB, goal=70.0)
-            book.add("cold", load, "wake-ups at rest", "/s", woken, goal=0.5)
-            book.add("cold", load, "CPU at rest", "ms/s", spent * MS, goal=1.0)
+            results.add("cold", load, "until it listens", "s", testbed.started)
+            results.add("cold", load, "until the first answer", "s", testbed.started + answered)
+            results.add(
+                "cold", load, "memory at rest", "MB", testbed.usage.memory() / MB, goal=70.0
+            )
+            results.add("cold", load, "wake-ups at rest", "/s", woken, goal=0.5)
+            results.add("cold", load, "CPU at rest", "ms/s", spent * MS, goal=1.0)

@@ -16,7 +16,7 @@ _CPUCLOCK_SCHED: Final = 2
 
 
 @frozen
-class Account:
+class ProcessUsage:
     """One process, looked at from outside: it is not asked, so it does nothing for the answer."""
 
     pid: int

@@ -10,14 +10,14 @@ from attrs import Factory, define, field, frozen
 
 READ: Final = 65_536
 """What is read at once."""
-TOLD: Final = b"item/agentMessage/delta"
-SENT: Final = b'"delta":{"content":'
+BACKEND_CHUNK: Final = b"item/agentMessage/delta"
+SERVER_CHUNK: Final = b'"delta":{"content":'
 _STAMP: Final = re.compile(rb'(?:"delta"|"content"):"(\d{9,}) ')
 
 
 @define
-class Ear:
-    """Counts whole lines only, so that no chunk is missed or heard twice at the seam of two reads.
+class ChunkCounter:
+    """Counts whole lines only, so that no chunk is missed or counted twice between reads.
 
     It parses nothing: the more a load costs, the less of the machine is left for what it measures.
     """
@@ -33,13 +33,13 @@ class Ear:
     arrivals: list[float] = field(factory=list[float])
     _rest: bytes = b""
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Begin to count anew."""
         self.chunks = 0
         self.transits.clear()
         self.arrivals.clear()
 
-    def hear(self, data: bytes) -> bytes:
+    def feed(self, data: bytes) -> bytes:
         """Take what was read; gives back the lines that are whole."""
         now = time.monotonic_ns()
         whole, end, rest = (self._rest + data).rpartition(b"\n")
@@ -55,7 +55,7 @@ class Ear:
 
 
 @frozen
-class Heard:
+class LoadResult:
     """What came of a load."""
 
     chunks: int
@@ -65,7 +65,7 @@ class Heard:
     firsts: list[float]
     """How long each stream's first chunk took."""
     transits: list[float]
-    ears: list[Ear] = Factory(list[Ear])
+    counters: list[ChunkCounter] = Factory(list[ChunkCounter])
     memory: int = 0
     """The resident bytes of the server at the end, where it was looked at."""
 

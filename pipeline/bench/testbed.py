@@ -17,17 +17,17 @@ import msgspec
 import trio
 from attrs import frozen
 
-from pipeline.bench.accounting import Account
 from pipeline.bench.direct import Direct
+from pipeline.bench.process_usage import ProcessUsage
 from pipeline.bench.proxied import Proxied
 from pipeline.errors import UsageError
 
 FAST_CODEX: Final = (sys.executable, "-m", "pipeline.bench.fast_codex")
-PATIENCE: Final = 30.0
-Way: TypeAlias = Literal["blocks", "lines", "socket"]
+START_TIMEOUT: Final = 30.0
+Transport: TypeAlias = Literal["blocks", "lines", "socket"]
 """How the backend speaks: lines that are ready together are written together; each is written
 alone, as Codex does; or the same over a WebSocket on a unix socket."""
-ROOMY: Final = {
+SERVER_SETTINGS: Final = {
     "PROXY_PORT": "0",
     "PROXY_STORE": ":memory:",
     "PROXY_CONCURRENCY": "5000",
@@ -39,7 +39,7 @@ ROOMY: Final = {
 
 
 @frozen
-class Bed:
+class ServerTestbed:
     """A server, and beside it a backend of the same kind without one."""
 
     server: Proxied
@@ -50,10 +50,10 @@ class Bed:
     """How many seconds the server took until it listened."""
 
     @property
-    def account(self) -> Account:
-        return self.server.account
+    def usage(self) -> ProcessUsage:
+        return self.server.usage
 
-    def told(self, what: str) -> list[Mapping[str, Any]]:
+    def logged(self, what: str) -> list[Mapping[str, Any]]:
         """What the backend noted of one kind, such as `interrupted`."""
         lines = self.log.read_bytes().splitlines(keepends=True)
         notes = [msgspec.json.decode(line) for line in lines if line.endswith(b"\n")]
@@ -61,17 +61,17 @@ class Bed:
 
 
 @asynccontextmanager
-async def fake_bed(way: Way) -> AsyncGenerator[Bed]:
+async def fake_testbed(transport: Transport) -> AsyncGenerator[ServerTestbed]:
     """A server in front of a backend that costs next to nothing."""
-    writing = "blocks" if way == "blocks" else "lines"
+    writing = "blocks" if transport == "blocks" else "lines"
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
-        log = folder / "told.jsonl"
+        log = folder / "backend.jsonl"
         log.touch()
         command = [*FAST_CODEX, "--writing", writing]
         logged = [*command, "--log", str(log)]
         settings = {"CODEX_HOME": str(folder), "CODEX_BIN": _script(folder, logged)}
-        if way == "socket":
+        if transport == "socket":
             address = f"unix://{folder / 'codex.sock'}"
             child = await stack.enter_async_context(
                 running([*logged, "--listen", address], subprocess.DEVNULL)
@@ -82,7 +82,7 @@ async def fake_bed(way: Way) -> AsyncGenerator[Bed]:
         server = await stack.enter_async_context(served(settings))
         started = time.monotonic() - began
         direct = await stack.enter_async_context(Direct.started(command))
-        yield Bed(server, direct, log, started)
+        yield ServerTestbed(server, direct, log, started)
 
 
 def _script(folder: Path, command: list[str]) -> str:
@@ -95,7 +95,7 @@ def _script(folder: Path, command: list[str]) -> str:
 
 
 async def _until_there(path: Path, child: trio.Process) -> None:
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(START_TIMEOUT):
         while not await trio.Path(path).exists():
             if child.poll() is not None:
                 raise UsageError(f"the backend ended with status {child.poll()} at once")
@@ -108,15 +108,17 @@ async def served(settings: Mapping[str, str]) -> AsyncGenerator[Proxied]:
     ours = ("PROXY_", "CODEX_", "PIPELINE_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     command = [sys.executable, "-m", "pipeline", "serve"]
-    async with running(command, subprocess.PIPE, env={**kept, **ROOMY, **settings}) as process:
-        yield Proxied(await _address(process), Account(process.pid))
+    async with running(
+        command, subprocess.PIPE, env={**kept, **SERVER_SETTINGS, **settings}
+    ) as process:
+        yield Proxied(await _address(process), ProcessUsage(process.pid))
 
 
 async def _address(process: trio.Process) -> str:
     """Where the server says it is. What it says besides is for people, and read no further."""
     assert process.stdout is not None  # noqa: S101
     said = b""
-    with trio.fail_after(PATIENCE):
+    with trio.fail_after(START_TIMEOUT):
         async for data in process.stdout:
             said += bytes(data)
             if found := re.search(rb"(http://\S+?)/v1\b", said):

@@ -10,7 +10,7 @@ MODEL: Final = "gpt-5"
 """Which model is asked for; the backend has but one."""
 
 
-class Wish(msgspec.Struct, frozen=True, omit_defaults=True):
+class LoadRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """So many deltas, so many seconds apart; 0 is as fast as they go."""
 
     deltas: int = 1
@@ -21,8 +21,8 @@ class Wish(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who asks, for the backend's log."""
 
     @classmethod
-    def read(cls, said: str) -> Wish:
-        """The wish in a message; whoever says anything else gets one delta."""
+    def read(cls, said: str) -> LoadRequest:
+        """The request in a message; any other text asks for one delta."""
         try:
             return msgspec.json.decode(said, type=cls)
         except (msgspec.DecodeError, ValueError):

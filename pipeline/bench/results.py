@@ -65,7 +65,7 @@ class Spread:
 
 
 @define
-class Book:
+class Results:
     """Everything that a run measured, in the order in which it was first measured."""
 
     judged: bool = True

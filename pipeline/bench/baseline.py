@@ -7,11 +7,11 @@ import time
 import trio
 from attrs import frozen
 
-from pipeline.bench.figures import Book
+from pipeline.bench.results import Results
 
 
 @frozen
-class Yardstick:
+class Baseline:
     """The CPU of one item's way through a channel of trio's: what every wake-up is made of.
 
     A machine that others use, or that runs slower today, shows it here.
@@ -19,7 +19,7 @@ class Yardstick:
 
     items: int = 5_000
 
-    async def round(self, book: Book) -> None:
+    async def round(self, results: Results) -> None:
         send, receive = trio.open_memory_channel[int](0)  # noqa: TID251 (this is what is measured)
         began = time.process_time()
         async with trio.open_nursery() as nursery:
@@ -27,7 +27,7 @@ class Yardstick:
             async for _ in receive:
                 pass
         hop = (time.process_time() - began) / self.items * 1e6
-        book.add("machine", "trio, nothing of ours", "a channel's hop", "µs", hop)
+        results.add("machine", "trio, nothing of ours", "a channel's hop", "µs", hop)
 
     async def _fill(self, send: trio.MemorySendChannel[int]) -> None:
         with send:
