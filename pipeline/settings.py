@@ -12,7 +12,7 @@ import cattrs
 from attrs import frozen
 
 from pipeline.options import Escaped, numbers, refusal
-from pipeline.requests.options import RequestOptions
+from pipeline.requests.shared.options import RequestOptions
 from pipeline.serve.admission import LimitOptions
 from pipeline.serve.auth import AccessOptions
 from pipeline.serve.logs import LogOptions

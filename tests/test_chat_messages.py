@@ -10,7 +10,7 @@ import pytest
 from pipeline.errors import ProxyError
 from pipeline.loose_json import Json
 from pipeline.requests.chat import ChatRequest
-from pipeline.requests.conversation import NO_OUTPUT
+from pipeline.requests.shared.conversation import NO_OUTPUT
 from pipeline.settings import Settings
 from pipeline.turn import Turn
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.requests.chat import AS_JSON, ChatRequest
+from pipeline.requests.chat import ChatRequest
+from pipeline.requests.shared.answer_form import AS_JSON
 from pipeline.settings import Settings
 from pipeline.turn import NamedTool, OutputSchema, Tool, Turn
 

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.errors import ProxyError
 from pipeline.requests.chat import ChatRequest
-from pipeline.requests.ignored import refuse
+from pipeline.requests.shared.ignored import refuse
 
 SEARCH = {"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}
 READ = {"type": "function", "function": {"name": "read"}}

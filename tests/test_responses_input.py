@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pipeline.loose_json import Json
-from pipeline.requests.conversation import NO_OUTPUT
 from pipeline.requests.responses import ResponsesRequest
+from pipeline.requests.shared.conversation import NO_OUTPUT
 from pipeline.settings import Settings
 from pipeline.turn import Turn
 

@@ -8,8 +8,8 @@ import pytest
 
 from pipeline.custom_tools import PARAMETERS
 from pipeline.loose_json import Json
-from pipeline.requests.declared_tools import joined
 from pipeline.requests.responses import ResponsesRequest
+from pipeline.requests.responses.tools import joined
 from pipeline.settings import Settings
 from pipeline.turn import NamedTool, Tool, Turn
 from sources.app_server.turn.kept import KeptThread

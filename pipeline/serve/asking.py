@@ -12,7 +12,7 @@ from quart import Response, request
 
 from pipeline.choices import run_choices
 from pipeline.errors import Failure, ProxyError
-from pipeline.requests.ignored import listed, refuse
+from pipeline.requests.shared.ignored import listed, refuse
 from pipeline.serve.admission import Place
 from pipeline.serve.exchange import Answered, Exchange
 from pipeline.serve.http.interface import Write
@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class Wish(Protocol):
+class ParsedRequest(Protocol):
     """A request of any API, as far as its headers go."""
 
     @property
@@ -52,9 +52,9 @@ class StreamSink(Voice, Protocol):
 SinkT = TypeVar("SinkT", bound=StreamSink)
 
 
-def told_about(server: Server, wish: Wish, mode: OutputMode) -> dict[str, str]:
+def told_about(server: Server, parsed: ParsedRequest, mode: OutputMode) -> dict[str, str]:
     """The headers that tell how a request was understood; strict ones are refused instead."""
-    names = without_effect(server, wish, request.headers.get("x-proxy-strict", ""))
+    names = without_effect(server, parsed, request.headers.get("x-proxy-strict", ""))
     headers = {
         "x-proxy-output-mode": mode,
         "x-codex-stop-after-tools-mode": server.options.effective_cut_mode,
@@ -64,36 +64,36 @@ def told_about(server: Server, wish: Wish, mode: OutputMode) -> dict[str, str]:
     return headers
 
 
-def without_effect(server: Server, wish: Wish, strict: str) -> tuple[str, ...]:
+def without_effect(server: Server, parsed: ParsedRequest, strict: str) -> tuple[str, ...]:
     """The parameters that have no effect on this backend.
 
-    ProxyError for the first of them where they are refused: by the operator's wish, or by the
+    ProxyError for the first of them where they are refused: by the operator's setting, or by the
     client's in `strict`, the value of its header.
     """
-    names = wish.ignored
+    names = parsed.ignored
     if not server.door.takes_strict_tools:
-        names = listed((*names, *wish.strict_tools))
+        names = listed((*names, *parsed.strict_tools))
     if server.options.strict_params or strict.strip().lower() in {"1", "true"}:
         refuse(names)
     return names
 
 
-def wished_output_mode() -> OutputMode | None:
+def requested_output_mode() -> OutputMode | None:
     """The output mode that the request's header asks for."""
     return output_mode_from(request.headers.get("x-proxy-output-mode", ""))
 
 
 def output_mode_from(header: str) -> OutputMode | None:
-    wished = header.strip().lower()
-    if not wished:
+    requested = header.strip().lower()
+    if not requested:
         return None
     for mode in get_args(OutputMode):
-        if mode == wished:
+        if mode == requested:
             return mode  # type: ignore[no-any-return]
     raise ProxyError(
         Failure(
             f"the header x-proxy-output-mode takes {', '.join(get_args(OutputMode))}, not "
-            f"{wished:.40}",
+            f"{requested:.40}",
             status=400,
             type="invalid_request_error",
             code="invalid_request_error",

@@ -37,7 +37,7 @@ async def begin(
     server: Server, exchange: Exchange, asked: Asked, headers: dict[str, str]
 ) -> Response:
     """Start a response, and answer with what there is of it: its id and its place in the queue."""
-    if asked.wish.stream:
+    if asked.request.stream:
         raise ProxyError(
             Failure(
                 "a response in the background is polled, not streamed; leave out stream or "
@@ -50,7 +50,7 @@ async def begin(
         )
     server.admission.check(exchange.caller)
     queued = _state(asked, "queued")
-    await asked.memory.keep(asked.wish, queued)
+    await asked.memory.keep(asked.request, queued)
     job = Job()
     server.jobs[asked.options.response_id] = job
     own = Exchange.of("POST", exchange.path, exchange.request_id)
@@ -69,7 +69,7 @@ async def _work(server: Server, exchange: Exchange, asked: Asked, job: Job) -> N
             last = await _make(server, exchange, asked)
     finally:
         if last is not None:
-            await asked.memory.keep(asked.wish, last)
+            await asked.memory.keep(asked.request, last)
         del server.jobs[asked.options.response_id]
         job.over.set()
         server.finish(exchange)
@@ -82,7 +82,7 @@ async def _make(server: Server, exchange: Exchange, asked: Asked) -> dict[str, A
 
     try:
         with await enter(server, exchange, asked.turn, counted=True):
-            await asked.memory.keep(asked.wish, _state(asked, "in_progress"))
+            await asked.memory.keep(asked.request, _state(asked, "in_progress"))
             await answer(server, exchange, asked)
             return None
     except ProxyError as error:

@@ -12,7 +12,7 @@ from pipeline import recipes
 from pipeline.errors import Failure
 from pipeline.requests.chat import ChatRequest
 from pipeline.serve.answers import here, json_response
-from pipeline.serve.asking import enter, log_answer, run, stream, told_about, wished_output_mode
+from pipeline.serve.asking import enter, log_answer, requested_output_mode, run, stream, told_about
 from sinks.chat_json import ChatJson
 from sinks.chat_sse import ChatSse
 
@@ -28,22 +28,22 @@ def add_routes(server: Server) -> None:
 
 async def _answer(server: Server) -> Response:
     exchange = here()
-    wish = ChatRequest.from_json(
+    request = ChatRequest.from_json(
         await server.read_json(), without_effect=server.door.without_effect
     )
-    turn = wish.turn(server.options, output_mode=wished_output_mode())
-    headers = told_about(server, wish, server.options.output_mode_for(turn))
-    with await enter(server, exchange, turn, wish.n) as place:
-        options = evolve(recipes.chat_options(server.options, turn), choices=wish.n)
+    turn = request.turn(server.options, output_mode=requested_output_mode())
+    headers = told_about(server, request, server.options.output_mode_for(turn))
+    with await enter(server, exchange, turn, request.n) as place:
+        options = evolve(recipes.chat_options(server.options, turn), choices=request.n)
         turn = evolve(turn, seed=options.response_id)
         if turn.stream:
 
             async def work(sink: ChatSse) -> Failure | None:
-                return await run(server, exchange, sink, turn, wish.n)
+                return await run(server, exchange, sink, turn, request.n)
 
             return await stream(server, exchange, place, partial(ChatSse, options), work, headers)
         sink = ChatJson(options)
         exchange.answer = sink.answer
-        completion = await run(server, exchange, sink, turn, wish.n)
+        completion = await run(server, exchange, sink, turn, request.n)
     log_answer(server, completion.body)
     return json_response(completion.body, headers=headers | completion.headers)

@@ -44,10 +44,10 @@ def add_routes(server: Server) -> None:
     @server.post("/v1/responses/compact")
     async def compact() -> Response:
         exchange = here()
-        wish = CompactRequest.from_json(await server.read_json())
-        headers = told_about(server, wish, server.options.output_mode)
-        wish, earlier = await server.memory(exchange.caller).settle(wish)
-        turn = summarising(server, wish, earlier)
+        request = CompactRequest.from_json(await server.read_json())
+        headers = told_about(server, request, server.options.output_mode)
+        request, earlier = await server.memory(exchange.caller).settle(request)
+        turn = summarising(server, request, earlier)
         with await enter(server, exchange, turn):
             short = await compacted(server, exchange, turn)
         answer = exchange.answer = ResponsesAnswer(ResponsesOptions())
@@ -65,9 +65,9 @@ def add_routes(server: Server) -> None:
         return json_response(body, headers=headers)
 
 
-def summarising(server: Server, wish: ResponsesRequest, earlier: Sequence[Json]) -> Turn:
+def summarising(server: Server, request: ResponsesRequest, earlier: Sequence[Json]) -> Turn:
     """The turn in which the model sums up what a request holds."""
-    turn = wish.turn(server.options, earlier=earlier)
+    turn = request.turn(server.options, earlier=earlier)
     content = [{"type": "input_text", "text": ASK_FOR_SUMMARY}]
     asked = {"type": "message", "role": "user", "content": content}
     return evolve(

@@ -8,8 +8,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 from pipeline.errors import Failure, ProxyError
 from pipeline.loose_json import Json, text_of
 from pipeline.requests.responses import ResponsesRequest
-from pipeline.requests.stand_ins import COMPACTIONS, sealed_in, with_opened
-from pipeline.requests.structure import refusal
+from pipeline.requests.responses.references import COMPACTIONS, sealed_in, with_opened
+from pipeline.requests.shared.structure import refusal
 from pipeline.serve.sealed import Sealed
 from pipeline.store.responses import ResponseStore, StoredResponse
 
@@ -39,14 +39,14 @@ class Memory:
         self.owner = owner
         self._nearby = nearby or {}
 
-    async def settle(self, wish: RequestT) -> tuple[RequestT, list[Json]]:
+    async def settle(self, request: RequestT) -> tuple[RequestT, list[Json]]:
         """The request with everything it refers to in its place, and the conversation before it."""
-        earlier = await self.conversation(wish.previous_response_id)
-        if wish.references:
-            wish = wish.resolved(await self._store.items(self.owner, wish.references))
-        if wish.compactions:
-            wish = wish.opened(self._sealed.open_all(wish.compactions, self.owner))
-        return wish, earlier
+        earlier = await self.conversation(request.previous_response_id)
+        if request.references:
+            request = request.resolved(await self._store.items(self.owner, request.references))
+        if request.compactions:
+            request = request.opened(self._sealed.open_all(request.compactions, self.owner))
+        return request, earlier
 
     async def conversation(self, response_id: str | None) -> list[Json]:
         """Everything that was said up to a response, that response included."""
@@ -79,21 +79,21 @@ class Memory:
         return list(with_opened(items, opened))
 
     async def keep(
-        self, wish: ResponsesRequest, response: dict[str, Any], withheld: Withheld = NOTHING
+        self, request: ResponsesRequest, response: dict[str, Any], withheld: Withheld = NOTHING
     ) -> None:
         """Store a response as far as it has come, if the client wants that."""
-        if wish.store:
-            await self._store.put(self.stored(wish, response, withheld))
+        if request.store:
+            await self._store.put(self.stored(request, response, withheld))
 
     def stored(
-        self, wish: ResponsesRequest, response: dict[str, Any], withheld: Withheld = NOTHING
+        self, request: ResponsesRequest, response: dict[str, Any], withheld: Withheld = NOTHING
     ) -> StoredResponse:
         return StoredResponse(
             text_of(response.get("id")),
             self.owner,
             response,
-            tuple(wish.input_items()),
-            wish.previous_response_id,
+            tuple(request.input_items()),
+            request.previous_response_id,
             withheld,
         )
 

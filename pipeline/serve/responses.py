@@ -13,7 +13,7 @@ from pipeline.errors import Failure
 from pipeline.requests.responses import ResponsesRequest
 from pipeline.serve import background
 from pipeline.serve.answers import here, json_response
-from pipeline.serve.asking import enter, log_answer, run, stream, told_about, wished_output_mode
+from pipeline.serve.asking import enter, log_answer, requested_output_mode, run, stream, told_about
 from pipeline.serve.compaction import compacted, summarising
 from pipeline.serve.exchange import Exchange
 from pipeline.serve.remembered import Memory
@@ -31,27 +31,29 @@ if TYPE_CHECKING:
 class Asked:
     """A request of the Responses API, understood: what to run and how to write it."""
 
-    wish: ResponsesRequest
+    request: ResponsesRequest
     turn: Turn
     options: ResponsesOptions
     memory: Memory
 
     async def keep(self, answer: ResponsesAnswer) -> None:
         """Store an answer that has ended."""
-        await self.memory.keep(self.wish, answer.response, answer.withheld)
+        await self.memory.keep(self.request, answer.response, answer.withheld)
 
 
 def add_routes(server: Server) -> None:
     @server.post("/v1/responses")
     async def responses() -> Response:
         exchange = here()
-        wish = ResponsesRequest.from_json(await server.read_json())
-        asked = await understand(server, wish, server.memory(exchange.caller), wished_output_mode())
-        headers = told_about(server, wish, server.options.output_mode_for(asked.turn))
-        if wish.background:
+        request = ResponsesRequest.from_json(await server.read_json())
+        asked = await understand(
+            server, request, server.memory(exchange.caller), requested_output_mode()
+        )
+        headers = told_about(server, request, server.options.output_mode_for(asked.turn))
+        if request.background:
             return await background.begin(server, exchange, asked, headers)
         with await enter(server, exchange, asked.turn) as place:
-            if wish.stream:
+            if request.stream:
                 work = partial(tell, server, exchange, asked)
                 make = partial(ResponsesSse, asked.options)
                 return await stream(server, exchange, place, make, work, headers)
@@ -61,19 +63,19 @@ def add_routes(server: Server) -> None:
 
 
 async def understand(
-    server: Server, wish: ResponsesRequest, memory: Memory, mode: OutputMode | None
+    server: Server, request: ResponsesRequest, memory: Memory, mode: OutputMode | None
 ) -> Asked:
     """Put together what is asked for; ProxyError names what does not fit."""
     settings = server.options
-    wish, earlier = await memory.settle(wish)
-    if wish.wants_compaction:
-        turn = summarising(server, wish, earlier)
+    request, earlier = await memory.settle(request)
+    if request.wants_compaction:
+        turn = summarising(server, request, earlier)
     else:
-        turn = settings.on_responses(wish.turn(settings, earlier=earlier, output_mode=mode))
+        turn = settings.on_responses(request.turn(settings, earlier=earlier, output_mode=mode))
     options = recipes.responses_options(
-        settings, turn, wish.echo(), include_encrypted=wish.wants_sealed_reasoning
+        settings, turn, request.echo(), include_encrypted=request.wants_sealed_reasoning
     )
-    return Asked(wish, evolve(turn, seed=options.response_id), options, memory)
+    return Asked(request, evolve(turn, seed=options.response_id), options, memory)
 
 
 async def tell(
@@ -81,7 +83,7 @@ async def tell(
 ) -> Failure | None:
     """Write an answer as a stream of events. Its end is sent once it is stored."""
     exchange.before_send = partial(_keep_at_end, exchange, asked, sink.answer)
-    if asked.wish.wants_compaction:
+    if asked.request.wants_compaction:
         short = await compacted(server, exchange, asked.turn)
         for usage in short.usage:
             sink.answer.count(usage)
@@ -102,7 +104,7 @@ async def answer(
     """Make a whole answer, and remember it: the response, and headers that tell of its calls."""
     sink = ResponsesJson(asked.options)
     exchange.answer = sink.answer
-    if asked.wish.wants_compaction:
+    if asked.request.wants_compaction:
         short = await compacted(server, exchange, asked.turn)
         for usage in short.usage:
             sink.answer.count(usage)

@@ -15,7 +15,7 @@ from pipeline import recipes
 from pipeline.errors import Failure, ProxyError
 from pipeline.loose_json import Json, as_json, is_json
 from pipeline.requests.responses import ResponsesRequest
-from pipeline.requests.structure import refusal
+from pipeline.requests.shared.structure import refusal
 from pipeline.serve.asking import enter, output_mode_from, without_effect
 from pipeline.serve.body import MIB, parse, too_large
 from pipeline.serve.exchange import Exchange, client_ids
@@ -176,11 +176,11 @@ class ResponsesSocket:
         if not generate:
             await self._prepare(body, exchange, memory, writer)
             return None
-        wish = ResponsesRequest.from_json(_request(body))
-        if wish.background:
+        request = ResponsesRequest.from_json(_request(body))
+        if request.background:
             raise refusal("background", "cannot be had on a WebSocket; poll over HTTP")
-        without_effect(self._server, wish, self._headers.get("x-proxy-strict", ""))
-        asked = await understand(self._server, wish, memory, self._mode)
+        without_effect(self._server, request, self._headers.get("x-proxy-strict", ""))
+        asked = await understand(self._server, request, memory, self._mode)
         with (
             await enter(self._server, exchange, evolve(asked.turn, stream=True)),
             self._server.metrics.streams.track_inprogress(),
@@ -190,7 +190,7 @@ class ResponsesSocket:
             work = partial(tell, self._server, exchange, asked, sink)
             failure = await writer.run(work)
         answer = sink.answer
-        self._keep(memory.stored(asked.wish, answer.response, answer.withheld))
+        self._keep(memory.stored(asked.request, answer.response, answer.withheld))
         return failure
 
     def _read(self, text: str) -> Json:
@@ -211,14 +211,14 @@ class ResponsesSocket:
         self, body: Json, exchange: Exchange, memory: Memory, writer: Writer
     ) -> None:
         """Take in what later requests build on; nothing is generated."""
-        wish = ResponsesRequest.from_json(_request(body), partial=True)
-        exchange.model, exchange.stream = wish.model, True
+        request = ResponsesRequest.from_json(_request(body), partial=True)
+        exchange.model, exchange.stream = request.model, True
         options = recipes.responses_options(
-            self._server.options, Turn(model=wish.model), wish.echo()
+            self._server.options, Turn(model=request.model), request.echo()
         )
         sink = writer.sink = ResponsesMessages(options, writer.write)
         await sink.tell([])
-        self._keep(memory.stored(wish, sink.answer.response))
+        self._keep(memory.stored(request, sink.answer.response))
 
     def _keep(self, stored: StoredResponse) -> None:
         # Of a response that only this socket remembers, what was said is all that matters.

@@ -7,9 +7,9 @@ from typing import Final, Literal
 from attrs import frozen
 
 from pipeline.loose_json import is_json
-from pipeline.requests.declared_tools import Toolbox
-from pipeline.requests.structure import by_type, made, structures, wanted
-from pipeline.requests.tools import Choice, Mode
+from pipeline.requests.responses.tools import Toolbox
+from pipeline.requests.shared.structure import by_type, made, structures, wanted
+from pipeline.requests.shared.tools import Choice, Mode
 
 HOSTED_CHOICES: Final = (
     "apply_patch",
@@ -56,7 +56,7 @@ class _Hosted:
 
 
 @frozen
-class Pick:
+class RequestedChoice:
     """Whether tools are called, which one must be, and which are there, in the client's names."""
 
     mode: Mode = "auto"
@@ -81,17 +81,17 @@ class Pick:
         return Choice(self.mode, allowed=tuple(names), at="tool_choice.tools")
 
 
-@structures(Pick)
-def _pick(value: object) -> Pick:
+@structures(RequestedChoice)
+def _requested_choice(value: object) -> RequestedChoice:
     if isinstance(value, str):
-        return Pick(made(value, Mode))
+        return RequestedChoice(made(value, Mode))
     if not is_json(value):
         raise wanted('"none", "auto", "required" or an object', value)
     forms = {"function": _Named, "custom": _Named, "allowed_tools": _Allowed}
     match by_type(value, forms | dict.fromkeys(HOSTED_CHOICES, _Hosted)):
         case _Named() as named:
-            return Pick("required", named)
+            return RequestedChoice("required", named)
         case _Allowed(tools, mode):
-            return Pick(mode, allowed=tools)
+            return RequestedChoice(mode, allowed=tools)
         case _:
-            return Pick(hosted=True)
+            return RequestedChoice(hosted=True)

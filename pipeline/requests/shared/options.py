@@ -33,8 +33,8 @@ class RequestOptions:
         "refuse parameters that have no effect, as the header x-proxy-strict: 1 does",
     )
 
-    def calls_in_parallel(self, wish: bool | None) -> bool:
+    def calls_in_parallel(self, requested: bool | None) -> bool:
         """Whether a request may get more than one call: the operator's word, else its own."""
         if self.parallel_tool_calls == "request":
-            return wish is not False
+            return requested is not False
         return self.parallel_tool_calls == "true"

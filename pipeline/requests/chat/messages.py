@@ -6,8 +6,8 @@ from typing import Final, Literal, TypeAlias
 
 from attrs import frozen
 
-from pipeline.requests.parts import Content
-from pipeline.requests.structure import WrongError
+from pipeline.requests.shared.parts import Content
+from pipeline.requests.shared.structure import WrongError
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]
 

@@ -8,8 +8,8 @@ from attrs import frozen
 
 from pipeline.loose_json import Json, is_json, is_list
 from pipeline.pictures import picture_problem
-from pipeline.requests.files import InlineFile, text_of_file
-from pipeline.requests.structure import WrongError, by_type, made, structures, wanted
+from pipeline.requests.shared.files import InlineFile, text_of_file
+from pipeline.requests.shared.structure import WrongError, by_type, made, structures, wanted
 
 Detail: TypeAlias = Literal["auto", "low", "high", "original"]
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from pipeline.loose_json import Json, as_json, as_list, text_of
-from pipeline.requests.items import MADE_UP
+from pipeline.requests.responses.items import MADE_UP
 
 _DEFAULTS: Final[dict[str, Any]] = {
     "background": False,

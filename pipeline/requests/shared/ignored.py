@@ -10,7 +10,7 @@ from typing import Any, Final
 import attrs
 
 from pipeline.loose_json import Json
-from pipeline.requests.structure import refusal
+from pipeline.requests.shared.structure import refusal
 
 _SO_ANYWAY: Final[dict[str, tuple[Any, ...]]] = {
     "store": (False,),
@@ -21,7 +21,7 @@ _SO_ANYWAY: Final[dict[str, tuple[Any, ...]]] = {
     "top_logprobs": (0,),
     "truncation": ("disabled",),
 }
-"""Wishes for what happens in any case: they are not ignored."""
+"""Values that ask for what happens in any case: they are not ignored."""
 _MOST: Final = 50
 _LONGEST: Final = 80
 _NOT_IN_A_HEADER: Final = re.compile(r"[^!-+\--~]")

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from attrs import frozen
 
-from pipeline.requests.structure import WrongError
+from pipeline.requests.shared.structure import WrongError
 
 _DATA_URL: Final = re.compile(r"data:([^;,]*)((?:;[^;,]*)*),(.*)", re.DOTALL)
 _TEXT_TYPES: Final = re.compile(

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from attrs import evolve
 
 from pipeline.loose_json import Json
-from pipeline.requests.input_items import structured_items
-from pipeline.requests.items import Compaction, Input, Reference
-from pipeline.requests.structure import refusal
+from pipeline.requests.responses.input_items import structured_items
+from pipeline.requests.responses.items import Compaction, Input, Reference
+from pipeline.requests.shared.structure import refusal
 
 COMPACTIONS = frozenset({"compaction", "compaction_summary", "context_compaction"})
 

@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Final
-
-from attrs import frozen
 
 from pipeline.loose_json import Json
-from pipeline.requests.messages import CalledFunction, Message
-from pipeline.requests.structure import refusal
-
-NO_OUTPUT: Final = "[no output]"
-"""What the model is told of a call that never got its output.
-
-OpenAI refuses such a history. It is what a chat looks like whose tool loop was stopped, and its
-user should not have to begin a new one; Codex itself makes up an output here (`aborted`), and
-other backends refuse the call that has none. So every backend gets the same words.
-"""
-
-
-@frozen
-class Conversation:
-    """Leading system messages are instructions; everything else is items, in order.
-
-    A system message further down is a developer's item in its place. (Codex loses items whose role
-    is `system` without a word.)
-    """
-
-    instructions: str
-    items: tuple[Json, ...]
+from pipeline.requests.chat.messages import CalledFunction, Message
+from pipeline.requests.shared.conversation import Conversation, UniqueIds, with_all_outputs
+from pipeline.requests.shared.structure import refusal
 
 
 def conversation(messages: Sequence[Message], *, system: bool = True) -> Conversation:
@@ -138,26 +116,6 @@ class _Calls:
         return waiting.pop()  # an earlier one was given up, or there would be none
 
 
-class UniqueIds:
-    """Ids that differ, whatever came."""
-
-    def __init__(self) -> None:
-        self._used: set[str] = set()
-        self._repeats: Counter[str] = Counter()
-
-    def __len__(self) -> int:
-        return len(self._used)
-
-    def of(self, call_id: str) -> str:
-        """The same id, or one like it that nobody has yet."""
-        unique = call_id
-        while unique in self._used:
-            self._repeats[call_id] += 1
-            unique = f"{call_id}_{self._repeats[call_id]}"
-        self._used.add(unique)
-        return unique
-
-
 def _call(call_id: str, function: CalledFunction) -> Json:
     return {
         "type": "function_call",
@@ -165,18 +123,3 @@ def _call(call_id: str, function: CalledFunction) -> Json:
         "name": function.name,
         "arguments": function.arguments,
     }
-
-
-def with_all_outputs(items: Sequence[Json]) -> Iterator[Json]:
-    """The same items, and an output for every call that has none, behind its burst."""
-    outputs = {item["call_id"] for item in items if item["type"] == "function_call_output"}
-    missing: list[Json] = []
-    for item in items:
-        if item["type"] == "message":
-            yield from missing
-            missing.clear()
-        elif item["type"] == "function_call" and item["call_id"] not in outputs:
-            output = {"type": "function_call_output", "call_id": item["call_id"]}
-            missing.append({**output, "output": NO_OUTPUT})
-        yield item
-    yield from missing

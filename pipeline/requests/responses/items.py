@@ -7,9 +7,9 @@ from typing import Any, Final, Literal, TypeAlias
 from attrs import frozen
 
 from pipeline.loose_json import Json
-from pipeline.requests.declared_tools import Declared
-from pipeline.requests.parts import Content
-from pipeline.requests.structure import WrongError
+from pipeline.requests.responses.tools import Declared
+from pipeline.requests.shared.parts import Content
+from pipeline.requests.shared.structure import WrongError
 
 TOOL_FAILED: Final = "[the tool call failed]\n"
 """What the model reads before the output of a tool that failed."""

@@ -8,8 +8,8 @@ from typing import Final, Literal, TypeAlias
 from attrs import frozen
 
 from pipeline.loose_json import as_json, is_json
-from pipeline.requests.ignored import names_of, unread
-from pipeline.requests.structure import (
+from pipeline.requests.shared.ignored import names_of, unread
+from pipeline.requests.shared.structure import (
     WrongError,
     by_type,
     exactly,
@@ -22,6 +22,10 @@ from pipeline.turn import OutputSchema
 
 Verbosity: TypeAlias = Literal["low", "medium", "high"]
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""Codex takes any word, and the model behind it refuses one that it does not know."""
+AS_JSON: Final = (
+    "Answer with exactly one JSON object and nothing else: no words around it, no code fence."
+)
 MOST_PAIRS: Final = 16
 LONGEST_KEY: Final = 64
 LONGEST_VALUE: Final = 512
@@ -52,7 +56,7 @@ class Form:
 
 
 @frozen
-class TextWish:
+class TextRequest:
     """The form and the length of the text."""
 
     format: Form | None = None
@@ -64,7 +68,7 @@ class TextWish:
 
 
 @frozen
-class ReasoningWish:
+class ReasoningRequest:
     """How the model thinks, and how much of it is told."""
 
     effort: Effort | None = None
@@ -135,8 +139,8 @@ def _metadata(value: object) -> Metadata:
 
 def text_without_effect(text: object) -> Iterator[str]:
     """The names within `text` that nothing here reads."""
-    wish = as_json(text)
-    yield from unread(wish, names_of(TextWish), "text.")
-    form = as_json(wish.get("format"))
+    request = as_json(text)
+    yield from unread(request, names_of(TextRequest), "text.")
+    form = as_json(request.get("format"))
     if is_json(form) and form.get("type") == "json_schema":
         yield from unread(form, ("type", *names_of(OutputSchema)), "text.format.")

@@ -12,8 +12,15 @@ from attrs import Factory, field, frozen
 
 from pipeline.custom_tools import PARAMETERS
 from pipeline.loose_json import Json
-from pipeline.requests.structure import WrongError, by_type, exactly, made, refusal, structures
-from pipeline.requests.tools import FunctionSpec, check_name
+from pipeline.requests.shared.structure import (
+    WrongError,
+    by_type,
+    exactly,
+    made,
+    refusal,
+    structures,
+)
+from pipeline.requests.shared.tools import FunctionSpec, check_name
 from pipeline.turn import Tool
 
 LONGEST_JOINED: Final = 64

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from pipeline.custom_tools import to_arguments
 from pipeline.loose_json import Json, is_json, is_list
-from pipeline.requests.items import (
+from pipeline.requests.responses.items import (
     Answered,
     Called,
     Compaction,
@@ -26,8 +26,8 @@ from pipeline.requests.items import (
     Update,
     What,
 )
-from pipeline.requests.parts import Content
-from pipeline.requests.structure import (
+from pipeline.requests.shared.parts import Content
+from pipeline.requests.shared.structure import (
     WrongError,
     exactly,
     made,

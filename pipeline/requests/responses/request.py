@@ -9,25 +9,25 @@ from typing import Any, Final, Literal, Self
 from attrs import evolve, field, frozen
 
 from pipeline.loose_json import Json, as_json, is_json
-from pipeline.requests import stand_ins
-from pipeline.requests.answer_form import (
+from pipeline.requests.responses import references
+from pipeline.requests.responses.echo import echo, shown
+from pipeline.requests.responses.history import declared_within, history, latest_effort, placed
+from pipeline.requests.responses.input_items import structured_items
+from pipeline.requests.responses.items import Input, LeftOut, MoreTools, Trigger, Update
+from pipeline.requests.responses.tool_choice import RequestedChoice
+from pipeline.requests.responses.tools import Declared, hosted, strict, toolbox
+from pipeline.requests.shared.answer_form import (
+    AS_JSON,
     Metadata,
     Number,
-    ReasoningWish,
-    TextWish,
+    ReasoningRequest,
+    TextRequest,
     text_without_effect,
 )
-from pipeline.requests.chat import AS_JSON
-from pipeline.requests.declared_tools import Declared, hosted, strict, toolbox
-from pipeline.requests.echo import echo, shown
-from pipeline.requests.history import declared_within, history, latest_effort, placed
-from pipeline.requests.ignored import listed, names_of, unread
-from pipeline.requests.input_items import structured_items
-from pipeline.requests.items import Input, LeftOut, MoreTools, Trigger, Update
-from pipeline.requests.options import RequestOptions
-from pipeline.requests.structure import OMIT, WrongError, refusal, structured
-from pipeline.requests.tool_pick import Pick
-from pipeline.requests.tools import chosen
+from pipeline.requests.shared.ignored import listed, names_of, unread
+from pipeline.requests.shared.options import RequestOptions
+from pipeline.requests.shared.structure import OMIT, WrongError, refusal, structured
+from pipeline.requests.shared.tools import chosen
 from pipeline.turn import OutputMode, Turn
 
 SEALED_REASONING: Final = "reasoning.encrypted_content"
@@ -69,11 +69,11 @@ class ResponsesRequest:
     metadata: Metadata = Metadata({})
     include: tuple[str, ...] = ()
     tools: tuple[Declared, ...] = ()
-    tool_choice: Pick = Pick()
+    tool_choice: RequestedChoice = RequestedChoice()
     parallel_tool_calls: bool | None = None
     max_tool_calls: int | None = None
-    text: TextWish = TextWish()
-    reasoning: ReasoningWish = ReasoningWish()
+    text: TextRequest = TextRequest()
+    reasoning: ReasoningRequest = ReasoningRequest()
     truncation: Literal["auto", "disabled"] = "disabled"
     temperature: Number | None = None
     top_p: Number | None = None
@@ -142,23 +142,23 @@ class ResponsesRequest:
     @property
     def references(self) -> tuple[str, ...]:
         """The ids of the items that the input only refers to."""
-        return stand_ins.references(self.input)
+        return references.references(self.input)
 
     def resolved(self, found: Mapping[str, Json]) -> Self:
         """The same request with the items themselves; ProxyError names one that is not found."""
-        return evolve(self, input=stand_ins.resolved(self.input, found))
+        return evolve(self, input=references.resolved(self.input, found))
 
     @property
     def compactions(self) -> tuple[str, ...]:
         """The sealed contents of the compactions in the input."""
-        return stand_ins.compactions(self.input)
+        return references.compactions(self.input)
 
     def opened(self, found: Mapping[str, Sequence[Json]]) -> Self:
         """The same request with what compactions stand for, by their sealed contents.
 
         ProxyError names one that is not found.
         """
-        return evolve(self, input=stand_ins.opened(self.input, found))
+        return evolve(self, input=references.opened(self.input, found))
 
     @property
     def wants_compaction(self) -> bool:
@@ -247,7 +247,7 @@ class ResponsesRequest:
                 case "text":
                     yield from text_without_effect(value)
                 case "reasoning":
-                    yield from unread(as_json(value), names_of(ReasoningWish), f"{name}.")
+                    yield from unread(as_json(value), names_of(ReasoningRequest), f"{name}.")
                 case "stream_options":
                     yield from unread(as_json(value), (), f"{name}.")
                 case _:

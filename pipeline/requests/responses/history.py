@@ -7,9 +7,7 @@ from collections.abc import Iterator, Sequence
 from attrs import frozen
 
 from pipeline.loose_json import Json
-from pipeline.requests.conversation import Conversation, UniqueIds, with_all_outputs
-from pipeline.requests.declared_tools import Declared, Toolbox
-from pipeline.requests.items import (
+from pipeline.requests.responses.items import (
     Answered,
     Called,
     Compaction,
@@ -21,7 +19,9 @@ from pipeline.requests.items import (
     Update,
     What,
 )
-from pipeline.requests.structure import refusal
+from pipeline.requests.responses.tools import Declared, Toolbox
+from pipeline.requests.shared.conversation import Conversation, UniqueIds, with_all_outputs
+from pipeline.requests.shared.structure import refusal
 
 
 @frozen

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal
 
 from attrs import evolve, field, frozen
 
 from pipeline.loose_json import Json, as_json, is_json, is_list
-from pipeline.requests.answer_form import AnyObject, Form, FreeText, Verbosity
-from pipeline.requests.conversation import conversation
-from pipeline.requests.ignored import listed, names_of, unread
-from pipeline.requests.messages import Message
-from pipeline.requests.options import RequestOptions
-from pipeline.requests.structure import (
+from pipeline.requests.chat.conversation import conversation
+from pipeline.requests.chat.messages import Message
+from pipeline.requests.chat.tools import LegacyChoice, ToolSpec, offer
+from pipeline.requests.shared.answer_form import (
+    AS_JSON,
+    AnyObject,
+    Effort,
+    Form,
+    FreeText,
+    Verbosity,
+)
+from pipeline.requests.shared.ignored import listed, names_of, unread
+from pipeline.requests.shared.options import RequestOptions
+from pipeline.requests.shared.structure import (
     OMIT,
     WrongError,
     by_type,
@@ -23,19 +31,13 @@ from pipeline.requests.structure import (
     structures,
     wanted,
 )
-from pipeline.requests.tools import Choice, FunctionSpec, LegacyChoice, Offer, ToolSpec, offer
+from pipeline.requests.shared.tools import Choice, FunctionSpec, Offer
 from pipeline.turn import OutputMode, OutputSchema, Turn
 
 MOST_CHOICES: Final = 8
 MOST_STOPS: Final = 4
 LONGEST_STOP: Final = 1000
 _MUST: Final = ("model", "messages")
-AS_JSON: Final = (
-    "Answer with exactly one JSON object and nothing else: no words around it, no code fence."
-)
-
-Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-"""Codex takes any word, and the model behind it refuses one that it does not know."""
 
 
 @frozen

@@ -1,0 +1,5 @@
+"""Chat Completions requests, checked and turned into a Turn."""
+
+from pipeline.requests.chat.request import ChatRequest
+
+__all__ = ["ChatRequest"]

@@ -1,0 +1,1 @@
+"""What both kinds of requests share: checks, content, tools and options."""

@@ -1,0 +1,82 @@
+"""Functions as tools, and the choice among them, in both APIs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+from attrs import frozen
+
+from pipeline.requests.shared.structure import WrongError, refusal
+from pipeline.turn import NamedTool, Tool, ToolChoice
+
+Mode: TypeAlias = Literal["none", "auto", "required"]
+LONGEST_NAME = 128
+
+
+def check_name(name: str) -> None:
+    """Raise WrongError for a name that is empty or too long."""
+    if not 0 < len(name) <= LONGEST_NAME:
+        raise WrongError(f"must have from 1 to {LONGEST_NAME} characters", ".name")
+
+
+@frozen
+class FunctionSpec:
+    """A function as the client declares it."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    def __attrs_post_init__(self) -> None:
+        check_name(self.name)
+
+    def as_tool(self) -> Tool:
+        return Tool(self.name, self.parameters or {}, self.description or "", self.strict)
+
+
+# -- the choice ------------------------------------------------------------------------------------
+
+
+@frozen
+class Choice:
+    """Whether tools are called, which one must be, and which are there for this turn."""
+
+    mode: Mode = "auto"
+    named: str | None = None
+    allowed: tuple[str, ...] | None = None
+    at: str = "tool_choice"
+    """Where in the request its names stand."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.allowed or () if self.named is None else (self.named,)
+
+
+@frozen
+class Offer:
+    """The tools of one turn, and whether one must be called."""
+
+    tools: tuple[Tool, ...]
+    choice: ToolChoice
+
+
+def chosen(tools: Mapping[str, Tool], choice: Choice) -> Offer:
+    """Put tools, by their names, and the choice among them together.
+
+    ProxyError where they do not fit.
+    """
+    for name in choice.names:
+        if name not in tools:
+            known = ", ".join(tools) or "none"
+            raise refusal(
+                choice.at, f"is {name!r:.150}, which is not declared; there are: {known:.500}"
+            )
+    if choice.allowed is not None:
+        allowed = frozenset(choice.allowed)
+        tools = {name: tool for name, tool in tools.items() if name in allowed}
+    if choice.mode == "required" and not tools:
+        raise refusal(choice.at, "asks for a call, but there is no function to call; send tools")
+    named = None if choice.named is None else NamedTool(choice.named)
+    return Offer(tuple(tools.values()), named or choice.mode)
