@@ -7,10 +7,10 @@ from typing import Any, Literal, TypeAlias
 
 from attrs import Factory, define, frozen
 
-from pipeline.call_shapes import chat_call
 from pipeline.errors import Failure
 from pipeline.events import Event, Failed, ReasoningDelta, TextDelta, ToolCall, TurnEnd, Usage
-from pipeline.use_tool import write_use_tool
+from pipeline.formats.call_shapes import chat_call
+from pipeline.formats.use_tool import write_use_tool
 from sinks.finish_reason import finish_reason
 
 

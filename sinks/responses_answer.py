@@ -16,7 +16,7 @@ from pipeline.events import (
     TurnEnd,
     Usage,
 )
-from pipeline.use_tool import write_use_tool
+from pipeline.formats.use_tool import write_use_tool
 from sinks.finish_reason import FinishReason, finish_reason
 from sinks.responses import (
     ResponsesOptions,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
-from pipeline.custom_tools import to_text
 from pipeline.events import ReasoningDelta, ToolCall
+from pipeline.formats.custom_tools import to_text
 from pipeline.turn import Tool
 
 Event: TypeAlias = dict[str, Any]

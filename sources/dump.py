@@ -11,8 +11,8 @@ import msgspec
 from attrs import frozen
 
 from pipeline.events import Event
+from pipeline.formats.transcripts import Record
 from pipeline.options import flag
-from pipeline.transcript import Record
 
 DEFAULT_FILE: Final = "backend-events.jsonl"
 _ON: Final = frozenset({"1", "true", "yes", "on"})

@@ -15,10 +15,10 @@ import trio
 
 from pipeline.errors import UsageError
 from pipeline.events import Burst, Event, ResponseEnds, TurnEnd, TurnStart
+from pipeline.formats.recording import CUT, Header, is_header
+from pipeline.formats.transcripts import Record, bounded_lines, parse_line, read_records
 from pipeline.loose_json import is_json
-from pipeline.recording import CUT, Header, is_header
 from pipeline.stage import Send
-from pipeline.transcript import Record, bounded_lines, parse_line, read_records
 from sources.decode.turn_decoder import TurnDecoder, Watcher
 
 LINES_PER_BURST: Final = 64

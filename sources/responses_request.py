@@ -9,9 +9,9 @@ import msgspec
 from attrs import field, frozen
 
 from pipeline.errors import Failure, ProxyError, UsageError
+from pipeline.formats.strict_schema import first_violation
 from pipeline.loose_json import Json
 from pipeline.options import backend_flag as flag
-from pipeline.strict_schema import first_violation
 from pipeline.turn import NamedTool, OutputSchema, Tool, Turn
 from sources.app_server.turn.place import Bounds
 

@@ -5,8 +5,8 @@ from typing import Any, Final, TypeAlias
 import pytest
 
 from pipeline.events import ToolCall
+from pipeline.formats.use_tool import FindTool, WrittenCall
 from pipeline.turn import Tool
-from pipeline.use_tool import FindTool, WrittenCall
 from stages.tool_calls.aggregator import (
     ToolCallAggregator,
     ToolCallRecord,

@@ -17,20 +17,21 @@ SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 LONGEST_FILE, LONGEST_FUNCTION, LONGEST_FILE_OF_TESTS = 400, 50, 500
 VOCABULARY = {
-    "pipeline.call_shapes",
-    "pipeline.custom_tools",
+    "pipeline.formats.call_shapes",
+    "pipeline.formats.content",
+    "pipeline.formats.custom_tools",
     "pipeline.errors",
     "pipeline.events",
     "pipeline.ledger",
     "pipeline.loose_json",
     "pipeline.options",
-    "pipeline.pictures",
-    "pipeline.recording",
+    "pipeline.formats.images",
+    "pipeline.formats.recording",
     "pipeline.stage",
-    "pipeline.strict_schema",
-    "pipeline.transcript",
+    "pipeline.formats.strict_schema",
+    "pipeline.formats.transcripts",
     "pipeline.turn",
-    "pipeline.use_tool",
+    "pipeline.formats.use_tool",
 }
 
 

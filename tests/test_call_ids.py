@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.events import Event, ResponseEnd, TextDelta, ToolCall, ToolCallFragment, TurnEnd
+from pipeline.formats.use_tool import WrittenCall, read_json_call, read_sentinel, read_use_tool
 from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
-from pipeline.use_tool import WrittenCall, read_json_call, read_sentinel, read_use_tool
 from stages.tool_calls.aggregator import ToolCallAggregator
 from stages.tool_calls.ids import CallIds
 from tests.aggregate_parts import KNOWN, TURN, play

@@ -314,7 +314,7 @@ def test_a_mistake_of_ours_is_not_blamed_on_the_client(monkeypatch: pytest.Monke
     def broken(_: str) -> str:
         raise AttributeError("ours")
 
-    monkeypatch.setattr("pipeline.requests.shared.parts.picture_problem", broken)
+    monkeypatch.setattr("pipeline.requests.shared.parts.image_problem", broken)
     picture = {"type": "image_url", "image_url": {"url": "http://x"}}
     with pytest.raises(AttributeError, match="ours"):
         failure_of({"messages": [{"role": "user", "content": [picture]}]}, partial=True)

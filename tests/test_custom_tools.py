@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.custom_tools import to_arguments, to_text
+from pipeline.formats.custom_tools import to_arguments, to_text
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.custom_tools import PARAMETERS
+from pipeline.formats.custom_tools import PARAMETERS
 from pipeline.loose_json import Json
 from pipeline.requests.responses import ResponsesRequest
 from pipeline.requests.responses.tools import joined

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.use_tool import FindTool, WrittenCall
+from pipeline.formats.use_tool import FindTool, WrittenCall
 from stages.tool_calls.patterns import DEFAULT_PATTERNS, TextPattern
 from stages.tool_calls.scanner import LONGEST_OPENING, RESCANS, Block, BlockScanner, Piece
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.loose_json import is_list
-from pipeline.strict_schema import (
+from pipeline.formats.strict_schema import (
     DEEPEST,
     LONGEST_LARGE_ENUM,
     LONGEST_NAMES,
@@ -20,6 +19,7 @@ from pipeline.strict_schema import (
     MOST_PROPERTIES,
     first_violation,
 )
+from pipeline.loose_json import is_list
 
 TEXT: dict[str, Any] = {"type": "string"}
 

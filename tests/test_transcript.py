@@ -12,11 +12,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from pipeline import transcript
 from pipeline.errors import UsageError
 from pipeline.events import Burst, Event, TextDelta, TurnEnd
+from pipeline.formats import transcripts
+from pipeline.formats.transcripts import Record, bounded_lines, read_records
 from pipeline.settings import Settings
-from pipeline.transcript import Record, bounded_lines, read_records
 from sinks.collect import Collect
 from sources.replay import Replay
 
@@ -124,7 +124,7 @@ def test_a_last_line_that_was_cut_off_is_a_problem() -> None:
 
 
 def test_an_over_long_line_is_a_problem_and_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transcript, "LONGEST_LINE", 20)
+    monkeypatch.setattr(transcripts, "LONGEST_LINE", 20)
     long, after = records(b'{"n":"' + b"x" * 20 + b'"}\n{"n":2}\n')
     assert long.message is None
     assert long.problem is not None
@@ -304,8 +304,8 @@ def test_events_without_blank_lines_between_them_are_read() -> None:
 def test_a_line_that_never_ends_takes_no_more_memory_than_a_long_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(transcript, "LONGEST_LINE", 10)
-    monkeypatch.setattr(transcript, "LONGEST_SKIP", 40)
+    monkeypatch.setattr(transcripts, "LONGEST_LINE", 10)
+    monkeypatch.setattr(transcripts, "LONGEST_SKIP", 40)
     lines = list(bounded_lines(io.BytesIO(b"short\n" + b"x" * 30 + b"\nafter\n")))
     assert [len(line) for line in lines] == [6, 11, 6]
     with pytest.raises(ValueError, match="never ends"):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.formats.use_tool import WrittenCall, read_sentinel, read_use_tool, write_use_tool
 from pipeline.turn import Tool
-from pipeline.use_tool import WrittenCall, read_sentinel, read_use_tool, write_use_tool
 
 law: Final = settings(deadline=None)
 

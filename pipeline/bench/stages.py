@@ -11,11 +11,11 @@ from attrs import define, field
 
 from pipeline.bench.results import Results
 from pipeline.events import Burst, Event
+from pipeline.formats.transcripts import read_records
 from pipeline.lane import Lane
 from pipeline.recipes import chat_options
 from pipeline.settings import Settings
 from pipeline.stage import Stage
-from pipeline.transcript import read_records
 from pipeline.turn import Tool, Turn
 from sinks.chat_sse import ChatSse, ChatSseEncoder
 from sources.app_server.protocol.mailbox import Delivery, Letter

@@ -20,11 +20,11 @@ from pipeline.cli.flags import (
 from pipeline.cli.replay import replayed_responses
 from pipeline.cli.terminal import Paint
 from pipeline.events import Event
+from pipeline.formats.recording import Header
+from pipeline.formats.transcripts import Record
 from pipeline.lane import Lane
 from pipeline.ledger import Ledger, StageLedger, Tally
-from pipeline.recording import Header
 from pipeline.stage import Stage
-from pipeline.transcript import Record
 from sinks.responses_answer import ResponsesAnswer
 from sources.decode.turn_decoder import Watcher
 from sources.replay import Replay

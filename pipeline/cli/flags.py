@@ -11,13 +11,13 @@ from typing import Any
 import attrs
 
 from pipeline.errors import ProxyError, UsageError
+from pipeline.formats.recording import Header
+from pipeline.formats.transcripts import parse_line
 from pipeline.loose_json import Json, is_json
 from pipeline.options import Group
-from pipeline.recording import Header
 from pipeline.requests.chat import ChatRequest
 from pipeline.requests.responses import ResponsesRequest
 from pipeline.settings import Settings, choices
-from pipeline.transcript import parse_line
 from pipeline.turn import Tool, Turn
 from sources.dump import EventDump
 

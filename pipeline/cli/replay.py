@@ -23,9 +23,9 @@ from pipeline.cli.flags import (
 )
 from pipeline.cli.terminal import PrettyStream
 from pipeline.errors import Failure, ProxyError, UsageError
+from pipeline.formats.recording import Header
 from pipeline.ledger import Ledger
 from pipeline.recipes import chat_options, responses_options
-from pipeline.recording import Header
 from pipeline.settings import Settings
 from pipeline.stage import Sink
 from pipeline.turn import Turn

@@ -7,8 +7,8 @@ from typing import Any, Final, Literal
 
 from pipeline.errors import Failure, ProxyError
 from pipeline.events import Event
+from pipeline.formats.transcripts import LONGEST_LINE, Record, parse_line
 from pipeline.loose_json import Json, as_json, as_list, is_json, is_list, text_of
-from pipeline.transcript import LONGEST_LINE, Record, parse_line
 from sources.decode.http_failures import ADDRESS_HINT, excerpt, upstream_failure
 from sources.decode.responses import DONE
 from sources.decode.server_sent_events import BYTE_ORDER_MARK, EventStream, TooLongError

@@ -13,8 +13,8 @@ from typing import Final
 from attrs import evolve
 
 from pipeline.errors import Failure
+from pipeline.formats.transcripts import parse_line
 from pipeline.loose_json import Json, as_json, as_list, is_json, text_of
-from pipeline.transcript import parse_line
 from sources.decode.failures import responses_failure
 
 KEY_HINT: Final = "the backend refused our key: set PROXY_BACKEND_API_KEY to one that it accepts"

@@ -8,7 +8,6 @@ from typing import Literal
 
 from attrs import Factory, define
 
-from pipeline.call_shapes import call_arguments, call_id, call_name, has_unreadable_arguments
 from pipeline.events import (
     BackendNotice,
     Event,
@@ -24,7 +23,14 @@ from pipeline.events import (
     TurnEnd,
     Usage,
 )
-from pipeline.loose_json import Json, as_json, as_list, is_json, text_of
+from pipeline.formats.call_shapes import (
+    call_arguments,
+    call_id,
+    call_name,
+    has_unreadable_arguments,
+)
+from pipeline.formats.content import content_text, content_texts
+from pipeline.loose_json import Json, as_json, text_of
 from sources.decode.failures import codex_failure, incomplete_reason
 from sources.problems import Kind, Report, unreported
 
@@ -369,24 +375,6 @@ class TurnState:
         if reason == "completed" and not self.ends_by:
             self.report("missing_response_end", "turn")
         return (TurnEnd(reason, choice=self.choice, at=at),)
-
-
-def content_text(content: object) -> str:
-    """The text of a message's content or a tool's output, as a string or in parts."""
-    if isinstance(content, str):
-        return content
-    if is_json(content):  # the older form of a failed tool's output: {content, success}
-        content = content.get("content")
-    return content if isinstance(content, str) else "".join(content_texts(content))
-
-
-def content_texts(parts: object) -> list[str]:
-    return [
-        part
-        if isinstance(part, str)
-        else text_of(as_json(part).get("text")) or text_of(as_json(part).get("refusal"))
-        for part in as_list(parts)
-    ]
 
 
 def _count(usage: Json, *names: str) -> int:

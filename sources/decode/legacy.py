@@ -8,10 +8,11 @@ from typing import Final, Literal
 
 from attrs import Factory, define
 
-from pipeline.call_shapes import fragments_of, whole_calls_of
 from pipeline.events import Event
+from pipeline.formats.call_shapes import fragments_of, whole_calls_of
+from pipeline.formats.content import content_text
 from pipeline.loose_json import Json, as_json, is_json, text_of
-from sources.decode.items import MIRROR, SILENT, TurnState, content_text
+from sources.decode.items import MIRROR, SILENT, TurnState
 from sources.decode.v2 import interrupted
 
 PREFIX: Final = "codex/event/"

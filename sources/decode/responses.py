@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from pipeline.call_shapes import call_key, fragments_of, has_unreadable_arguments, is_call
 from pipeline.events import Event, Failed, TextDelta
+from pipeline.formats.call_shapes import call_key, fragments_of, has_unreadable_arguments, is_call
+from pipeline.formats.content import content_text
 from pipeline.loose_json import Json, as_json, as_list, text_of
 from sources.decode.failures import responses_failure
-from sources.decode.items import MIRROR, REPEATED, SILENT, TurnState, content_text
+from sources.decode.items import MIRROR, REPEATED, SILENT, TurnState
 
 
 def _text_delta(state: TurnState, event: Json, at: float) -> Sequence[Event]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from pipeline.transcript import LONGEST_LINE
+from pipeline.formats.transcripts import LONGEST_LINE
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 

@@ -18,8 +18,8 @@ from pipeline.events import (
     ToolOutput,
     TurnEnd,
 )
+from pipeline.formats.transcripts import Record
 from pipeline.loose_json import Json, as_json, is_json, text_of
-from pipeline.transcript import Record
 from sources.decode import legacy, responses, v2
 from sources.decode.deltas import Delta
 from sources.decode.failures import rpc_failure

@@ -7,6 +7,7 @@ from typing import Final
 
 from pipeline.errors import Failure
 from pipeline.events import Event, Failed, ToolOutput
+from pipeline.formats.content import content_text, content_texts
 from pipeline.loose_json import Json, as_json, as_list, text_of
 from sources.decode.items import (
     COMPACTION,
@@ -14,8 +15,6 @@ from sources.decode.items import (
     REPEATED,
     SILENT,
     TurnState,
-    content_text,
-    content_texts,
 )
 
 TEXT_DELTA: Final = "item/agentMessage/delta"

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from pipeline.formats.strict_schema import first_violation
 from pipeline.loose_json import Json, as_json, as_list, text_of
-from pipeline.strict_schema import first_violation
 from sources.app_server.protocol.prompts import FORM_RULE
 
 _NOT_CLOSED = "'additionalProperties' is required to be supplied and to be false"

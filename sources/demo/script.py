@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from attrs import Factory, frozen
 
+from pipeline.formats.content import content_text
 from pipeline.loose_json import Json, as_json, as_list, text_of
 from sources.demo.form import refused_schema, wanted_schema
 from sources.demo.sample import sample
@@ -125,14 +126,14 @@ def answer(request: Json) -> Says:
     items: list[Json] = [as_json(item) for item in as_list(request.get("input"))]
     last: Json = items[-1] if items else {}
     asked = [number for number, item in enumerate(items) if item.get("role") == "user"]
-    said = _words(items[asked[-1]].get("content")) if asked else ""
+    said = content_text(items[asked[-1]].get("content")) if asked else ""
     if steps := steps_in(said):
         outputs = sum(item.get("type") in OUTPUTS for item in items[asked[-1] :])
         number, due = round_of(steps, outputs)
         if due:
             return _scripted(request, due, number)
     if last.get("type") in OUTPUTS:
-        return _final(request, f"The tool said: {_words(last.get('output'))}")
+        return _final(request, f"The tool said: {content_text(last.get('output'))}")
     for keyword, scenario in SCENARIOS.items():
         if keyword in said.split():
             return scenario
@@ -201,7 +202,7 @@ def _recalled(word: str, items: list[Json]) -> str:
     lines = [
         f"{text_of(item.get('role'))}: {line}"
         for item in items[:-1]
-        for line in _words(item.get("content")).splitlines()
+        for line in content_text(item.get("content")).splitlines()
         if word in line
     ]
     return "\n".join(lines) or f"Nobody said {word}."
@@ -221,12 +222,6 @@ def _arguments(tool: Json, said: str) -> str:
     required = [text_of(name) for name in as_list(parameters.get("required"))]
     pairs = ",".join(f'"{name}":"{said[:20]}"' for name in required if '"' not in said)
     return f"{{{pairs}}}"
-
-
-def _words(content: object) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(text_of(as_json(part).get("text")) for part in as_list(content))
 
 
 def events(says: Says, *, first: bool = True) -> Iterator[Json]:

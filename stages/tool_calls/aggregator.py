@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from attrs import Factory, define, evolve, frozen
 
-from pipeline.call_shapes import chat_call, fragments_of, whole_calls_of
 from pipeline.events import Origin, ToolCall, ToolCallFragment
+from pipeline.formats.call_shapes import chat_call, fragments_of, whole_calls_of
+from pipeline.formats.use_tool import FindTool, WrittenCall, write_use_tool
 from pipeline.loose_json import Json, as_json, as_list, text_of
 from pipeline.turn import Tool
-from pipeline.use_tool import FindTool, WrittenCall, write_use_tool
 from stages.tool_calls.ids import CallIds
 from stages.tool_calls.patterns import DEFAULT_PATTERNS, USE_TOOL, TextPattern
 from stages.tool_calls.scanner import Block, BlockScanner

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from attrs import frozen
 
-from pipeline.use_tool import (
+from pipeline.formats.use_tool import (
     FindTool,
     WrittenCall,
     json_goes_on,

@@ -6,8 +6,8 @@ from typing import Literal, TypeAlias
 
 from attrs import frozen
 
+from pipeline.formats.use_tool import WrittenCall
 from pipeline.turn import OutputMode, Turn
-from pipeline.use_tool import WrittenCall
 from stages.tool_calls.patterns import SENTINEL
 from stages.tool_calls.scanner import Block
 

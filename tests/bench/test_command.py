@@ -18,8 +18,8 @@ import pytest
 from pipeline.bench.stages import transcript
 from pipeline.cli.bench import SCENARIOS
 from pipeline.cli.main import main
+from pipeline.formats.transcripts import read_records
 from pipeline.settings import Settings
-from pipeline.transcript import read_records
 
 
 def bench(tmp_path: Path, *arguments: str) -> tuple[str, dict[str, Any]]:

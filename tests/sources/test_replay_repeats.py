@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.cli.main import main
-from pipeline.recording import HEADER, Header
+from pipeline.formats.recording import HEADER, Header
 from pipeline.turn import NamedTool, OutputSchema, Tool, Turn
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from attrs import frozen
 
-from pipeline.custom_tools import to_arguments
+from pipeline.formats.custom_tools import to_arguments
 from pipeline.loose_json import Json, is_json, is_list
 from pipeline.requests.responses.items import (
     Answered,

@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 from attrs import Factory, field, frozen
 
-from pipeline.custom_tools import PARAMETERS
+from pipeline.formats.custom_tools import PARAMETERS
 from pipeline.loose_json import Json
 from pipeline.requests.shared.structure import (
     WrongError,

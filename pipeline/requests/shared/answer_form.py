@@ -7,6 +7,7 @@ from typing import Final, Literal, TypeAlias
 
 from attrs import frozen
 
+from pipeline.formats.strict_schema import first_violation
 from pipeline.loose_json import as_json, is_json
 from pipeline.requests.shared.ignored import names_of, unread
 from pipeline.requests.shared.structure import (
@@ -17,7 +18,6 @@ from pipeline.requests.shared.structure import (
     structures,
     wanted,
 )
-from pipeline.strict_schema import first_violation
 from pipeline.turn import OutputSchema
 
 Verbosity: TypeAlias = Literal["low", "medium", "high"]

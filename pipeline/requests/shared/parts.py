@@ -6,8 +6,8 @@ from typing import Final, Literal, TypeAlias
 
 from attrs import frozen
 
+from pipeline.formats.images import image_problem
 from pipeline.loose_json import Json, is_json, is_list
-from pipeline.pictures import picture_problem
 from pipeline.requests.shared.files import InlineFile, text_of_file
 from pipeline.requests.shared.structure import WrongError, by_type, made, structures, wanted
 
@@ -107,7 +107,7 @@ class _Image:
             )
         if self.image_url is None:
             raise WrongError("is missing", ".image_url")
-        problem = picture_problem(self.image_url.url)
+        problem = image_problem(self.image_url.url)
         if problem:
             raise WrongError(problem, ".image_url")
         return Picture(self.image_url.url, self.detail or self.image_url.detail)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pipeline.errors import Failure, ProxyError
+from pipeline.formats.images import image_problem
 from pipeline.loose_json import Json, as_json, as_list, text_of
-from pipeline.pictures import picture_problem
 
 
 def check_images(items: Iterable[Json]) -> None:
@@ -15,7 +15,7 @@ def check_images(items: Iterable[Json]) -> None:
         parts = (*as_list(item.get("content")), *as_list(item.get("output")))
         for part in map(as_json, parts):
             if part.get("type") == "input_image":
-                problem = picture_problem(text_of(part.get("image_url")))
+                problem = image_problem(text_of(part.get("image_url")))
                 if problem:
                     raise ProxyError(
                         Failure(

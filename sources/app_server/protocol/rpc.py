@@ -10,8 +10,8 @@ import msgspec
 from attrs import Factory, define
 
 from pipeline.errors import Failure
+from pipeline.formats.transcripts import parse_line
 from pipeline.loose_json import Json, as_json, is_json, text_of
-from pipeline.transcript import parse_line
 from sources.decode.failures import rpc_failure
 from sources.problems import Report, unreported
 

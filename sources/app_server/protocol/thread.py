@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from pipeline.formats.strict_schema import first_violation
 from pipeline.loose_json import Json, as_json, as_list, text_of
-from pipeline.strict_schema import first_violation
 from pipeline.turn import NamedTool, Turn
 from sources.app_server.protocol.capabilities import Capabilities
 from sources.app_server.protocol.names import Aliases

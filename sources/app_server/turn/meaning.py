@@ -15,7 +15,7 @@ import attrs
 import msgspec
 from attrs import evolve
 
-from pipeline.custom_tools import to_text
+from pipeline.formats.custom_tools import to_text
 from pipeline.loose_json import Json, as_json, as_list, is_json, is_list, text_of
 from pipeline.turn import Turn
 

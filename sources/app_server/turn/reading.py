@@ -7,8 +7,8 @@ from itertools import groupby
 from typing import Final
 
 from pipeline.events import Burst, Event
+from pipeline.formats.transcripts import Record, parse_line
 from pipeline.loose_json import Json, as_json
-from pipeline.transcript import Record, parse_line
 from sources.app_server.protocol.mailbox import Delivery, Letter
 from sources.app_server.protocol.names import Aliases
 from sources.app_server.protocol.thread import to_client

@@ -14,9 +14,9 @@ import trio
 from attrs import frozen
 
 from pipeline.events import ResponseEnds
+from pipeline.formats.recording import CUT, HEADER, Header
 from pipeline.loose_json import Json, is_json, is_list
 from pipeline.options import backend_flag as flag
-from pipeline.recording import CUT, HEADER, Header
 from pipeline.turn import Turn
 
 _SECRET_KEY: Final = re.compile(r"token|secret|password|api[_-]?key|authorization", re.IGNORECASE)

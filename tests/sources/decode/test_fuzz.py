@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.events import EVENT_TYPES, TurnEnd
+from pipeline.formats.transcripts import Record, parse_line, read_records
 from pipeline.loose_json import is_json, is_list
-from pipeline.transcript import Record, parse_line, read_records
 from sources.decode import legacy, responses, v2
 from sources.decode.turn_decoder import TurnDecoder
 

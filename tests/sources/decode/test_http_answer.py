@@ -8,8 +8,8 @@ import pytest
 
 from pipeline.errors import Failure, ProxyError
 from pipeline.events import Event, Failed, TextDelta, ToolCall, TurnEnd, Usage
+from pipeline.formats.transcripts import Record
 from pipeline.settings import Settings
-from pipeline.transcript import Record
 from pipeline.turn import Tool, Turn
 from sources.decode.http_answer import HttpAnswer
 from sources.decode.turn_decoder import TurnDecoder

@@ -20,8 +20,8 @@ from pipeline.events import (
     TurnEnd,
     Usage,
 )
+from pipeline.formats.transcripts import read_records
 from pipeline.settings import Settings
-from pipeline.transcript import read_records
 from pipeline.turn import Tool, Turn
 from sources.decode.turn_decoder import TurnDecoder
 

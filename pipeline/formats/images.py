@@ -17,7 +17,7 @@ _SIGNATURES: Final = {
 }
 
 
-def picture_problem(url: str) -> str | None:
+def image_problem(url: str) -> str | None:
     """What is wrong with a picture, if anything; addresses are the backend's to fetch."""
     if url.startswith(("http://", "https://")):
         return None

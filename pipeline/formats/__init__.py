@@ -1,0 +1,1 @@
+"""The shapes that both ends share: calls, images, transcripts, recordings, schemas."""
