@@ -3,9 +3,8 @@
 import trio
 from attrs import evolve
 
+from pipeline.assembly import Settings, chat_options, recipe
 from pipeline.cli.logs import warnings_to_stderr
-from pipeline.recipes import chat_options
-from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sinks.chat_json import ChatJson
 from sources.app_server.process.backend import BackendOptions, Pool, open_backend
@@ -16,7 +15,7 @@ from sources.demo.provider import scripted_provider
 
 async def ask(backend: Pool, turn: Turn) -> dict[str, object]:
     source, sink = AppServerTurn(backend, turn), ChatJson(chat_options(Settings(), turn))
-    answer = await Settings().pipeline().run(source, sink, turn)
+    answer = await recipe(Settings()).run(source, sink, turn)
     return answer.body["choices"][0]["message"]  # type: ignore[no-any-return]
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import trio
 
-from pipeline.recipes import chat_options
-from pipeline.settings import Settings
+from pipeline.assembly import Settings, chat_options, recipe
 from pipeline.turn import Tool, Turn
 from sinks.chat_json import ChatJson
 from sources.replay import Replay
@@ -18,7 +17,7 @@ async def main() -> None:
     settings = Settings.from_env()
     turn = Turn(model="gpt-5", tools=(Tool("localSearch"),))
     sink = ChatJson(chat_options(settings, turn))
-    answer = await settings.pipeline().run(Replay(TRANSCRIPT), sink, turn)
+    answer = await recipe(settings).run(Replay(TRANSCRIPT), sink, turn)
     print(json.dumps(answer.body["choices"][0], indent=2))
 
 

@@ -1,12 +1,12 @@
-"""Swap a stage of the recipe for your own: here, calls of one tool are forwarded once."""
+"""Swap a stage of the pipeline for your own: here, calls of one tool are forwarded once."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from attrs import evolve
 
+from pipeline.assembly import Settings, recipe
 from pipeline.events import Event, ToolCall
-from pipeline.settings import Settings
 from pipeline.stage import Stage
 from pipeline.turn import Tool, Turn
 from sources.replay import Replay
@@ -31,8 +31,8 @@ class OncePerTool(Stage):
 
 
 if __name__ == "__main__":
-    recipe = Settings.from_env().pipeline().replace("dedup", OncePerTool)
+    pipeline = recipe(Settings.from_env()).replace("dedup", OncePerTool)
     turn = Turn(tools=(Tool("localSearch"), Tool("readNote")))
     events = [event for burst in Replay(TRANSCRIPT).events() for event in burst]
-    for event in recipe.process(events, turn):
+    for event in pipeline.process(events, turn):
         print(event)

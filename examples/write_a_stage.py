@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from attrs import evolve
 
+from pipeline.assembly import Settings, recipe
 from pipeline.events import Event, ReasoningDelta, TextDelta
-from pipeline.settings import Settings
 from pipeline.stage import Stage
 
 ADDRESS = re.compile(r"[\w.+-]+@[\w-]+(\.[\w-]+)+")
@@ -34,6 +34,6 @@ class RedactAddresses(Stage):
 
 
 if __name__ == "__main__":
-    recipe = Settings().pipeline().insert_after("calls", "redact", RedactAddresses)
+    pipeline = recipe(Settings()).insert_after("calls", "redact", RedactAddresses)
     words = [TextDelta(text) for text in ("Write to ann@exa", "mple.org or ", "call.")]
-    print("".join(e.text for e in recipe.process(words) if isinstance(e, TextDelta)))
+    print("".join(e.text for e in pipeline.process(words) if isinstance(e, TextDelta)))

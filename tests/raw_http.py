@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 import trio
 
+from pipeline.assembly import Settings, recipe
 from pipeline.errors import Failure
 from pipeline.events import Event, Failed, TextDelta, TurnEnd
-from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sinks.collect import Collect
 from sources.app_server.turn.place import Bounds
@@ -98,7 +98,7 @@ async def hear(talk: Talk, bounds: Bounds | None = None) -> list[Event]:
     async with backend(talk) as url:
         source = ResponsesApiTurn(ResponsesApi(url, KEY, bounds or Bounds()), TURN)
         with trio.fail_after(5):
-            return await Settings().pipeline().run(source, Collect(), TURN)
+            return await recipe(Settings()).run(source, Collect(), TURN)
 
 
 def failure_in(events: list[Event]) -> Failure:

@@ -11,9 +11,10 @@ from typing import Any, Literal
 import trio
 from attrs import Factory, define, frozen
 
+from pipeline import assembly
+from pipeline.assembly import Settings
 from pipeline.events import Event, Failed, TextDelta, ToolCall, Usage
 from pipeline.loose_json import Json
-from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sinks.collect import Collect
 from sources.app_server.protocol.capabilities import Capabilities, Learned
@@ -211,7 +212,7 @@ async def ask(
     """One request through the whole pipeline, as the server runs it."""
     asked = Turn(model="m", items=tuple(items), tools=(TOOL,), request_id="req_1", **turn)
     began = trio.current_time()
-    recipe = (settings or Settings()).pipeline()
+    recipe = assembly.recipe(settings or Settings())
     recorder = None if record is None else Recorder(record)
     source = AppServerTurn(backend, asked, record=recorder)
     events = await recipe.run(source, Collect(), asked, fuse=True)

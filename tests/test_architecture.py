@@ -16,23 +16,22 @@ PACKAGES = ("pipeline", "stages", "sinks", "sources")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 LONGEST_FILE, LONGEST_FUNCTION, LONGEST_FILE_OF_TESTS = 400, 50, 500
-VOCABULARY = {
-    "pipeline.formats.call_shapes",
-    "pipeline.formats.content",
-    "pipeline.formats.custom_tools",
+FRAME = {
     "pipeline.errors",
     "pipeline.events",
     "pipeline.ledger",
     "pipeline.loose_json",
     "pipeline.options",
-    "pipeline.formats.images",
-    "pipeline.formats.recording",
     "pipeline.stage",
-    "pipeline.formats.strict_schema",
-    "pipeline.formats.transcripts",
     "pipeline.turn",
-    "pipeline.formats.use_tool",
 }
+FORMATS = {
+    f"pipeline.formats.{path.stem}"
+    for path in (ROOT / "pipeline" / "formats").glob("*.py")
+    if path.stem != "__init__"
+}
+SHARED = FRAME | FORMATS
+MAY_ASSEMBLE = ("assembly", "bench", "cli", "serve", "workers")
 
 
 def files_of(package: str) -> list[Path]:
@@ -48,22 +47,58 @@ def imports(path: Path) -> set[str]:
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.add(node.module)
+            if "." not in node.module:  # from pipeline import assembly
+                found.update(f"{node.module}.{alias.name}" for alias in node.names)
     return found
 
 
+def ours(path: Path) -> set[str]:
+    return {name for name in imports(path) if name.split(".")[0] in PACKAGES}
+
+
 @pytest.mark.parametrize("package", ["stages", "sinks", "sources"])
-def test_parts_know_the_vocabulary_and_their_own_package_only(package: str) -> None:
+def test_parts_import_only_the_frame_the_formats_and_their_own_package(package: str) -> None:
     for path in files_of(package):
-        own = {name for name in imports(path) if name.split(".")[0] in PACKAGES}
-        strangers = {name for name in own if not name.startswith(f"{package}.")} - VOCABULARY
-        assert not strangers, f"{path.relative_to(ROOT)} imports {strangers}"
+        others = {name for name in ours(path) if not name.startswith(f"{package}.")} - SHARED
+        assert not others, f"{path.relative_to(ROOT)} imports {others}"
 
 
-def test_the_vocabulary_knows_only_itself() -> None:
-    for module in VOCABULARY:
-        path = ROOT / f"{module.replace('.', '/')}.py"
-        own = {name for name in imports(path) if name.split(".")[0] in PACKAGES}
-        assert own <= VOCABULARY, f"{module} imports {own - VOCABULARY}"
+@pytest.mark.parametrize("module", sorted(SHARED))
+def test_the_frame_and_the_formats_import_only_each_other(module: str) -> None:
+    path = ROOT / f"{module.replace('.', '/')}.py"
+    assert ours(path) <= SHARED, f"{module} imports {ours(path) - SHARED}"
+
+
+def test_the_frame_imports_no_format() -> None:
+    for module in FRAME:
+        assert not ours(ROOT / f"{module.replace('.', '/')}.py") & FORMATS, module
+
+
+def test_only_programs_import_the_assembly() -> None:
+    allowed = [ROOT / "pipeline" / name for name in MAY_ASSEMBLE]
+    for path in SOURCES:
+        if not any(path.is_relative_to(folder) for folder in allowed):
+            found = {name for name in ours(path) if name.startswith("pipeline.assembly")}
+            assert not found, f"{path.relative_to(ROOT)} imports {found}"
+
+
+@pytest.mark.parametrize("api", ["chat", "responses", "shared"])
+def test_the_requests_of_one_api_do_not_import_those_of_the_other(api: str) -> None:
+    own = f"pipeline.requests.{api}"
+    for path in (ROOT / "pipeline" / "requests" / api).glob("*.py"):
+        requests = {name for name in ours(path) if name.startswith("pipeline.requests.")}
+        other = {n for n in requests if not n.startswith((own, "pipeline.requests.shared"))}
+        assert not other, f"{path.relative_to(ROOT)} imports {other}"
+
+
+@pytest.mark.parametrize("folder", ["assembly", "formats", "requests"])
+def test_nothing_is_imported_late_or_for_types_only(folder: str) -> None:
+    for path in (ROOT / "pipeline" / folder).rglob("*.py"):
+        text = path.read_text()
+        assert "TYPE_CHECKING" not in text, path.name
+        tree = ast.parse(text)
+        found = [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)]
+        assert all(node in tree.body for node in found), path.name
 
 
 def test_stages_are_pure() -> None:

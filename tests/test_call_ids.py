@@ -9,9 +9,9 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.assembly import Settings, recipe
 from pipeline.events import Event, ResponseEnd, TextDelta, ToolCall, ToolCallFragment, TurnEnd
 from pipeline.formats.use_tool import WrittenCall, read_json_call, read_sentinel, read_use_tool
-from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from stages.tool_calls.aggregator import ToolCallAggregator
 from stages.tool_calls.ids import CallIds
@@ -87,7 +87,7 @@ def test_an_id_does_not_depend_on_the_calls_that_are_left_out() -> None:
     settings = Settings(tool_block_dedup=True, stop_after_tools=False)
     other = KNOWN.replace("1", "2")
     events: list[Event] = [TextDelta(KNOWN + KNOWN + other), TurnEnd()]
-    kept = [e for e in settings.pipeline().process(events, TURN) if isinstance(e, ToolCall)]
+    kept = [e for e in recipe(settings).process(events, TURN) if isinstance(e, ToolCall)]
     every = ids(KNOWN + KNOWN + other)
     assert [call.call_id for call in kept] == [every[0], every[2]]
 

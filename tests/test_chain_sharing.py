@@ -9,10 +9,11 @@ import pytest
 import trio
 import trio.testing
 
+from pipeline import assembly
+from pipeline.assembly import Settings
 from pipeline.chain import Pipeline
 from pipeline.events import Event, TextDelta, ToolCall, TurnEnd
 from pipeline.ledger import Ledger
-from pipeline.settings import Settings
 from pipeline.stage import Receive, Send, Stage
 from pipeline.turn import Tool, Turn
 from sinks.collect import Collect
@@ -236,7 +237,7 @@ async def test_a_call_reaches_a_client_that_stalled_when_it_was_made(
             await send.send((TurnEnd(at=trio.current_time()),))
 
     turn = Turn(tools=(Tool("look"),))
-    out = await Settings().pipeline().run(Calling(), Stalls(stall), turn, fuse=fuse)
+    out = await assembly.recipe(Settings()).run(Calling(), Stalls(stall), turn, fuse=fuse)
     assert [type(event) for event in out] == [TextDelta, ToolCall, TurnEnd]
 
 
@@ -259,7 +260,7 @@ async def test_a_send_that_is_cancelled_can_be_made_again(
             await send.send((TurnEnd(at=trio.current_time()),))
 
     turn = Turn(tools=(Tool("look"),), stop=("never",))
-    out = await Settings().pipeline().run(Impatient(), Stalls(30.0), turn, fuse=fuse)
+    out = await assembly.recipe(Settings()).run(Impatient(), Stalls(30.0), turn, fuse=fuse)
     assert texts(out) == "one two <toolbox> three"
     assert isinstance(out[-1], TurnEnd)
 
@@ -279,7 +280,7 @@ async def test_the_end_is_told_though_its_source_is_made_to_leave(
                 await send.send((TextDelta("b", at=trio.current_time()),))
                 await send.send((TextDelta("c"), TurnEnd(at=trio.current_time())))
 
-    out = await Settings().pipeline().run(Dropped(), Stalls(60.0), fuse=fuse)
+    out = await assembly.recipe(Settings()).run(Dropped(), Stalls(60.0), fuse=fuse)
     assert texts(out)[:2] == "ab"
     assert isinstance(out[-1], TurnEnd)
 

@@ -10,11 +10,12 @@ import pytest
 import trio
 import trio.testing
 
+from pipeline import assembly
+from pipeline.assembly import Settings
 from pipeline.chain import Pipeline
 from pipeline.events import Event, TextDelta, ToolCall, TurnEnd, TurnStart
 from pipeline.ledger import UNEXPLAINED, Ledger
 from pipeline.links import MOST_UNREAD
-from pipeline.settings import Settings
 from pipeline.stage import AsyncStage, Receive, Send, Stage
 from pipeline.turn import Tool, Turn
 from sinks.collect import Collect
@@ -51,7 +52,7 @@ async def test_all_calls_made_in_time_reach_a_client_that_stalled_meanwhile(
     made = [(0.05 * number, call(number)) for number in range(1, calls + 1)]
     source = Told((0.0, TextDelta("Let me look.")), *made, (made[-1][0] + 20.0, TurnEnd()))
     turn = Turn(tools=(Tool("look"),))
-    out = await Settings().pipeline().run(source, Stalls(stall), turn, fuse=fuse)
+    out = await assembly.recipe(Settings()).run(source, Stalls(stall), turn, fuse=fuse)
     got = [event.call_id for event in out if isinstance(event, ToolCall)]
     assert got == [f"call_{number}" for number in range(1, calls + 1)]
     assert isinstance(out[-1], TurnEnd)
@@ -64,7 +65,7 @@ async def test_a_call_that_came_too_late_stays_cut_off_for_a_client_that_stalled
     begin = (0.0, TurnStart("untold"))
     source = Told(begin, (0.0, TextDelta("Hm.")), (0.05, call(1)), (0.9, call(2)), (1.0, TurnEnd()))
     turn = Turn(tools=(Tool("look"),))
-    out = await Settings().pipeline().run(source, Stalls(30.0), turn, fuse=fuse)
+    out = await assembly.recipe(Settings()).run(source, Stalls(30.0), turn, fuse=fuse)
     assert [event.call_id for event in out if isinstance(event, ToolCall)] == ["call_1"]
 
 
@@ -89,7 +90,7 @@ async def test_a_writer_that_gives_up_leaves_the_deadline_as_it_was(
                 self.left_at = trio.current_time() - begun
 
     source, turn = GivesUp(), Turn(tools=(Tool("look"),))
-    out = await Settings().pipeline().run(source, Stalls(30.0), turn, fuse=fuse)
+    out = await assembly.recipe(Settings()).run(source, Stalls(30.0), turn, fuse=fuse)
     assert [event.call_id for event in out if isinstance(event, ToolCall)] == ["call_1"]
     assert source.left_at < 6.0, "the cut waited for the client"
 
@@ -218,7 +219,7 @@ async def test_a_stage_that_wakes_again_and_again_fills_no_memory_for_a_client_t
 
 
 def test_a_stage_that_feeds_in_its_own_way_sees_all_text() -> None:
-    recipe = Settings().pipeline()
+    recipe = assembly.recipe(Settings())
     dedup = dict(recipe)["dedup"]
 
     class Shouting(type(dedup())):  # type: ignore[misc]

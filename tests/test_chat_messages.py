@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from pipeline.assembly import Settings
 from pipeline.errors import ProxyError
 from pipeline.loose_json import Json
 from pipeline.requests.chat import ChatRequest
 from pipeline.requests.shared.conversation import NO_OUTPUT
-from pipeline.settings import Settings
 from pipeline.turn import Turn
 
 PNG = "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n...").decode()

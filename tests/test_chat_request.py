@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from pipeline.assembly import Settings
 from pipeline.requests.chat import ChatRequest
 from pipeline.requests.shared.answer_form import AS_JSON
-from pipeline.settings import Settings
 from pipeline.turn import NamedTool, OutputSchema, Tool, Turn
 
 SEARCH = {"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}

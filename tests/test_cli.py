@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from attrs import frozen
 
+from pipeline.assembly import Settings, recipe
 from pipeline.cli.main import main
 from pipeline.ledger import Ledger
-from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sources.replay import Replay
 from tests.responses_automaton import check_stream
@@ -364,7 +364,7 @@ def test_explain_tells_what_each_stage_did_and_why(capsys: pytest.CaptureFixture
     assert "narration after the last call" in told
     _, _, ledger = told.partition("\nledger       in  made   out  folded  dropped\n")
     rows = [line.split() for line in ledger.splitlines() if re.match(r"  \w", line)]
-    assert [name for name, *_ in rows] == list(Settings().pipeline().names)
+    assert [name for name, *_ in rows] == list(recipe(Settings()).names)
     books = {name: [int(number) for number in numbers] for name, *numbers in rows}
     for name, (taken, made, given, folded, dropped) in books.items():
         assert taken + made == given + folded + dropped, name
@@ -385,7 +385,7 @@ def test_the_ledger_of_explain_is_that_of_process(
     rows = [line.split() for line in told.splitlines() if re.match(r"  \w", line)]
     ledger = Ledger()
     events = (event for burst in Replay(path).events() for event in burst)
-    Settings().pipeline().process(events, Turn(tools=tuple(map(Tool, tools))), ledger=ledger)
+    recipe(Settings()).process(events, Turn(tools=tuple(map(Tool, tools))), ledger=ledger)
     assert rows == [
         [b.name, *map(str, (b.taken, b.made, b.given, b.folded.total(), b.dropped.total()))]
         for b in ledger

@@ -11,6 +11,8 @@ from typing import get_args
 import pytest
 
 from docs.update import generated
+from pipeline import assembly
+from pipeline.assembly import Settings
 from pipeline.bench.plan import REAL
 from pipeline.chain import Pipeline
 from pipeline.cli.bench import SCENARIOS
@@ -18,7 +20,6 @@ from pipeline.errors import Failure
 from pipeline.events import Failed, TurnEnd
 from pipeline.serve.exchange import CLIENT_IDS
 from pipeline.serve.origins import EXPOSED
-from pipeline.settings import Settings
 from pipeline.stage import Stage
 from pipeline.turn import OutputMode
 from sinks.chat import ChatOptions
@@ -94,13 +95,13 @@ def test_the_costs_of_the_stages_are_told() -> None:
 
 
 def test_a_new_stage_needs_no_new_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
-    more = Settings().pipeline().insert_after("calls", "invented", Stage)
+    more = assembly.recipe(Settings()).insert_after("calls", "invented", Stage)
 
     def pipeline(_: Settings) -> Pipeline:
         return more
 
-    monkeypatch.setattr(Settings, "pipeline", pipeline)
-    assert "invented" in Settings().pipeline().names
+    monkeypatch.setattr(assembly, "recipe", pipeline)
+    assert "invented" in assembly.recipe(Settings()).names
     test_a_generated_file_is_what_make_docs_would_write("docs/costs.md")
     test_the_costs_of_the_stages_are_told()
 

@@ -14,8 +14,9 @@ from attrs import evolve
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pipeline import assembly
+from pipeline.assembly import Settings
 from pipeline.events import CallProgress, Event, ResponseEnd, TextDelta, ToolCall, TurnEnd
-from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from stages.tool_calls.fences import LONGEST_GAP, LONGEST_LINE, FenceScanner
 from stages.tool_calls.patterns import DEFAULT_PATTERNS, SENTINEL
@@ -353,7 +354,7 @@ def test_a_new_message_is_a_new_document() -> None:
     played = play(TextDelta("```\na", "m0"), TextDelta(f"b {USE}", "m1"), TurnEnd(), turn=turn)
     assert len(played.calls) == 1
     burst = [TextDelta("```\n", "m0"), TextDelta("a", "m0"), TextDelta("b", "m1")]
-    recipe = Settings().pipeline()
+    recipe = assembly.recipe(Settings())
     out = recipe.process([*burst, TextDelta(f"\n{USE}", "m1"), TurnEnd()], turn)
     assert len([event for event in out if isinstance(event, ToolCall)]) == 1
 

@@ -7,10 +7,9 @@ from types import FrameType
 
 import pytest
 
+from pipeline.assembly import Settings, chat_options, recipe, responses_options
 from pipeline.bench.stages import transcript
 from pipeline.lane import Lane
-from pipeline.recipes import chat_options, responses_options
-from pipeline.settings import Settings
 from pipeline.stage import Stage
 from pipeline.turn import Tool, Turn
 from sinks.chat_sse import ChatSseEncoder
@@ -29,7 +28,7 @@ FEW, MANY = 1_000, 100_000
 def calls(deltas: int, *, api: str, turn: Turn = TURN) -> int:
     """How many functions are called on the way from the backend's bytes to the client's."""
     settings = Settings()
-    lane = Lane(s for s in settings.pipeline().open(turn) if isinstance(s, Stage))
+    lane = Lane(s for s in recipe(settings).open(turn) if isinstance(s, Stage))
     encoder: ChatSseEncoder | ResponsesEncoder = (
         ChatSseEncoder(chat_options(settings, turn))
         if api == "chat"

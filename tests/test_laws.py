@@ -10,6 +10,8 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline import assembly
+from pipeline.assembly import Settings
 from pipeline.errors import Failure
 from pipeline.events import (
     BackendNotice,
@@ -26,7 +28,6 @@ from pipeline.events import (
     Usage,
 )
 from pipeline.ledger import UNEXPLAINED, Ledger
-from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sinks.collect import Collect
 from sources.replay import Listed
@@ -105,7 +106,7 @@ def timed(draw: st.DrawFn) -> list[Event]:
 def test_whatever_comes_in_what_comes_out_is_legal(
     events: list[Event], chosen: Settings, turn: Turn
 ) -> None:
-    out = chosen.pipeline().process(events, turn)
+    out = assembly.recipe(chosen).process(events, turn)
     ends = [event for event in out if isinstance(event, TurnEnd)]
     assert len(ends) == 1
     assert out[-1] is ends[0]
@@ -127,7 +128,7 @@ def test_every_event_is_emitted_folded_or_dropped_with_a_reason(
     events: list[Event], chosen: Settings, turn: Turn
 ) -> None:
     ledger = Ledger()
-    out = chosen.pipeline().process(events, turn, ledger=ledger)
+    out = assembly.recipe(chosen).process(events, turn, ledger=ledger)
     for books in ledger:
         assert books.difference == 0, books
         assert UNEXPLAINED not in books.dropped, books
@@ -146,7 +147,7 @@ def test_tasks_and_plain_processing_agree(
 
     async def main() -> list[Event]:
         ledger = Ledger()
-        recipe = chosen.pipeline()
+        recipe = assembly.recipe(chosen)
         collected = await recipe.run(Listed(*bursts), Collect(), turn, ledger=ledger, fuse=fuse)
         assert all(books.difference == 0 for books in ledger)
         for before, after in pairwise(ledger.stages):
@@ -154,7 +155,7 @@ def test_tasks_and_plain_processing_agree(
         assert ledger.delivered == len(collected)
         return collected
 
-    expected = chosen.pipeline().process(events, turn)
+    expected = assembly.recipe(chosen).process(events, turn)
     assert trio.run(main) == expected
 
 
@@ -162,7 +163,7 @@ def test_tasks_and_plain_processing_agree(
 @given(st.lists(PIECES, max_size=20))
 def test_without_tools_text_is_untouched(pieces: list[str]) -> None:
     events: list[Event] = [TextDelta(piece) for piece in pieces]
-    out = Settings().pipeline().process([*events, TurnEnd("completed")])
+    out = assembly.recipe(Settings()).process([*events, TurnEnd("completed")])
     assert out == [*events, TurnEnd("completed")]
 
 
@@ -178,7 +179,7 @@ def test_with_tools_the_split_of_the_text_changes_nothing(
 
     def run(texts: Sequence[str]) -> tuple[str, list[tuple[str, str]]]:
         events: list[Event] = [TextDelta(text) for text in texts]
-        out = Settings().pipeline().process([*events, TurnEnd("completed")], turn)
+        out = assembly.recipe(Settings()).process([*events, TurnEnd("completed")], turn)
         text = "".join(event.text for event in out if isinstance(event, TextDelta))
         calls = [(event.name, event.arguments) for event in out if isinstance(event, ToolCall)]
         return text, calls

@@ -12,9 +12,10 @@ import structlog
 import trio
 from structlog.testing import capture_logs
 
+from pipeline import assembly
+from pipeline.assembly import Settings
 from pipeline.cli.logs import warnings_to_stderr
 from pipeline.cli.main import main
-from pipeline.settings import Settings
 from sources.app_server.process.patience import Patience
 from sources.app_server.process.supervisor import AppServer
 from sources.app_server.protocol.client import DECLINED
@@ -48,7 +49,7 @@ async def test_what_was_declined_is_logged_by_its_kind_and_place_and_without_its
 async def test_a_tool_call_that_comes_late_is_no_warning(tmp_path: Path) -> None:
     async with ChaosChild(tmp_path).running() as child:
         with capture_logs() as logs:
-            await play(child.pool, "ONECALL !late", recipe=Settings().pipeline())
+            await play(child.pool, "ONECALL !late", recipe=assembly.recipe(Settings()))
             await child.until(lambda: logs)
     assert [(entry["log_level"], entry["method"]) for entry in logs] == [
         ("debug", "item/tool/call")

@@ -10,6 +10,8 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline import assembly
+from pipeline.assembly import Settings
 from pipeline.chain import Pipeline
 from pipeline.errors import Failure, ProxyError
 from pipeline.events import (
@@ -23,7 +25,6 @@ from pipeline.events import (
     TurnEnd,
 )
 from pipeline.lane import Lane
-from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sinks.chat import ChatOptions
 from sinks.chat_json import ChatJson
@@ -69,7 +70,7 @@ def decoded(*messages: object) -> list[Event]:
 
 
 def out_of(events: Sequence[Event], turn: Turn = TWO, **flags: Any) -> list[Event]:
-    return list(Settings(**flags).pipeline().process(events, turn))
+    return list(assembly.recipe(Settings(**flags)).process(events, turn))
 
 
 def truncated(events: Sequence[Event]) -> bool:
@@ -256,7 +257,7 @@ def test_the_guard_lets_no_lost_call_out_and_every_end_tells_of_it(
 
 
 def test_an_end_that_a_later_stage_makes_does_not_hide_a_lost_call() -> None:
-    recipe: Pipeline = Settings().pipeline()
+    recipe: Pipeline = assembly.recipe(Settings())
     out = list(recipe.process([LostCall("nameless"), GOOD, ResponseEnd()], TWO))
     assert out[-1] == TurnEnd("tool_calls", calls_truncated=True)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from attrs import field, frozen
 
+from pipeline.assembly import Settings, responses_options
 from pipeline.errors import ProxyError
 from pipeline.events import (
     Event,
@@ -19,8 +20,6 @@ from pipeline.events import (
     TurnEnd,
     Usage,
 )
-from pipeline.recipes import responses_options
-from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sinks.responses_json import ResponsesJson
 from sinks.responses_sse import ResponsesEncoder

@@ -16,9 +16,10 @@ import httpx
 import pytest
 import trio
 
+from pipeline import assembly
+from pipeline.assembly import Settings
 from pipeline.cli.settings import as_env
 from pipeline.serve.running import serving
-from pipeline.settings import Settings
 from tests.serve.scripted import CHAT, ScriptedDoor, body
 
 ROOT = Path(__file__).parent.parent
@@ -75,11 +76,13 @@ def test_a_command_of_the_readme_works_as_it_stands(command: str) -> None:
 
 def test_the_table_of_stages_is_the_recipe() -> None:
     rows = re.findall(r"^\| `(\w+)` \|", README.partition("| stage |")[2], re.MULTILINE)
-    assert tuple(rows[: len(Settings().pipeline().names)]) == Settings().pipeline().names
+    assert (
+        tuple(rows[: len(assembly.recipe(Settings()).names)]) == assembly.recipe(Settings()).names
+    )
 
 
 def test_the_picture_of_the_pipeline_has_the_stages_in_order() -> None:
-    names = Settings().pipeline().names
+    names = assembly.recipe(Settings()).names
     picture, ways = (block for block in blocks("text") if names[0] in block)
     (line,) = (line for line in picture.splitlines() if names[0] in line)
     assert tuple(line.split(" ▶ ")) == (f"          {names[0]}", *names[1:])
@@ -122,7 +125,7 @@ async def test_the_readmes_own_stage_can_be_served() -> None:
     names: dict[str, Any] = {}
     exec(program, names)  # noqa: S102  # the README's own
     settings = Settings(port=0, store=":memory:", shutdown_grace=0.0)
-    async with serving(settings, names["recipe"], door=ScriptedDoor()) as running:
+    async with serving(settings, names["pipeline"], door=ScriptedDoor()) as running:
         with trio.fail_after(10):
             async with httpx.AsyncClient(base_url=running.url) as client:
                 answer = await client.post(CHAT, json=body())

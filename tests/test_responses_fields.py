@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from openai.types.responses import Response
 
+from pipeline.assembly import Settings
 from pipeline.errors import ProxyError
 from pipeline.loose_json import Json
 from pipeline.requests.responses import CompactRequest, ResponsesRequest
 from pipeline.requests.responses.references import sealed_in, with_opened
 from pipeline.requests.shared.answer_form import AS_JSON
 from pipeline.requests.shared.ignored import refuse
-from pipeline.settings import Settings
 from pipeline.turn import OutputSchema, Turn
 
 SCHEMA: dict[str, Any] = {

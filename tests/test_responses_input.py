@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from pipeline.assembly import Settings
 from pipeline.loose_json import Json
 from pipeline.requests.responses import ResponsesRequest
 from pipeline.requests.shared.conversation import NO_OUTPUT
-from pipeline.settings import Settings
 from pipeline.turn import Turn
 
 HELLO: Json = {"role": "user", "content": "Hello."}

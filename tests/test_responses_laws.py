@@ -9,10 +9,9 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.assembly import Settings, chat_options, recipe
 from pipeline.errors import ProxyError
 from pipeline.events import Event, ReasoningDelta, ReasoningItem, TextDelta, ToolCall, TurnEnd
-from pipeline.recipes import chat_options
-from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sinks.chat_json import ChatJson
 from sinks.responses import ResponsesOptions, numbered_ids
@@ -58,7 +57,7 @@ def turns(draw: st.DrawFn) -> list[Event]:
     for thought in draw(st.lists(THOUGHTS | SEALS, max_size=6)):
         events.insert(draw(st.integers(0, len(events))), evolve(thought, at=0.0))
     ordered = [evolve(event, at=float(at)) for at, event in enumerate(events)]
-    return draw(SETTINGS).pipeline().process(ordered, TURN)
+    return recipe(draw(SETTINGS)).process(ordered, TURN)
 
 
 def streamed(events: list[Event], options: ResponsesOptions, cuts: list[int]) -> bytes | None:

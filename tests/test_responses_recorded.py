@@ -7,10 +7,9 @@ from typing import Any, TypeAlias
 import pytest
 from attrs import evolve
 
+from pipeline.assembly import Settings, recipe, responses_options
 from pipeline.errors import ProxyError
 from pipeline.events import Event
-from pipeline.recipes import responses_options
-from pipeline.settings import Settings
 from pipeline.turn import Turn
 from sinks.responses import numbered_ids
 from sinks.responses_json import ResponsesBody, ResponsesJson
@@ -39,7 +38,7 @@ def answered(
 ) -> tuple[bytes, ResponsesBody | None]:
     """The stream of a turn, and its body; no bytes and no body where it was refused."""
     turn = settings.on_responses(turn)
-    out = settings.pipeline().process(events, turn)
+    out = recipe(settings).process(events, turn)
     options = responses_options(settings, turn, created=0, include_encrypted=True)
     options = evolve(options, now=lambda: 1)
     sink = ResponsesJson(evolve(options, new_id=numbered_ids()))

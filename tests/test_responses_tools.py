@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from pipeline.assembly import Settings
 from pipeline.formats.custom_tools import PARAMETERS
 from pipeline.loose_json import Json
 from pipeline.requests.responses import ResponsesRequest
 from pipeline.requests.responses.tools import joined
-from pipeline.settings import Settings
 from pipeline.turn import NamedTool, Tool, Turn
 from sources.app_server.turn.kept import KeptThread
 from sources.app_server.turn.meaning import Call, digest, without_outputs

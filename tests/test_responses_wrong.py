@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from pipeline.assembly import Settings
 from pipeline.errors import ProxyError
 from pipeline.loose_json import is_json
 from pipeline.requests.responses import CompactRequest, ResponsesRequest
-from pipeline.settings import Settings
 
 HELLO = {"role": "user", "content": "Hello."}
 CALL = {"type": "function_call", "call_id": "call_a", "name": "search", "arguments": "{}"}

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.assembly import Settings
 from pipeline.cli.main import main
 from pipeline.cli.settings import as_env, as_markdown
 from pipeline.errors import UsageError
-from pipeline.settings import Settings
 
 HOUR, DAY, WEEK = 3_600, 86_400, 604_800
 WHOLE = {

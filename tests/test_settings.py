@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 import pytest
 
+from pipeline.assembly import Settings, recipe
 from pipeline.errors import UsageError
-from pipeline.settings import Settings
 from pipeline.turn import OutputMode, Tool, Turn
 from stages.cap_tool_calls import CapOptions, CapToolCalls
 from stages.cut_after_tools import CutAfterTools, CutOptions
@@ -156,7 +156,7 @@ def declared_in(name: str) -> str:
 
 
 def test_a_stages_settings_stand_in_its_own_file() -> None:
-    stages = {name: factory() for name, factory in Settings().pipeline()}
+    stages = {name: factory() for name, factory in recipe(Settings())}
     found = [field for field in attrs.fields(Settings) if field.metadata["stage"]]
     assert {field.metadata["stage"] for field in found} == {"calls", "cut", "dedup", "cap"}
     for field in found:
@@ -165,7 +165,7 @@ def test_a_stages_settings_stand_in_its_own_file() -> None:
 
 def test_every_setting_is_declared_by_the_part_that_it_sets() -> None:
     modules = {declared_in(field.name) for field in attrs.fields(Settings)}
-    assert "pipeline.settings" not in modules
+    assert "pipeline.assembly.settings" not in modules
     assert len(modules) > 12
 
 
@@ -197,7 +197,7 @@ def test_a_stage_that_is_given_no_options_is_as_the_defaults_say() -> None:
 )
 def test_a_setting_reaches_its_stage(stage: str, chosen: dict[str, Any]) -> None:
     usual, same, other = (
-        vars(dict(settings.pipeline())[stage]())
+        vars(dict(recipe(settings))[stage]())
         for settings in (Settings(), Settings(), Settings(**chosen))
     )
     assert usual == same

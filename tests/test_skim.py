@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline import assembly
+from pipeline.assembly import Settings
 from pipeline.events import Event, RetryNotice, TextDelta, ToolCall
 from pipeline.lane import Lane
 from pipeline.ledger import Ledger
-from pipeline.settings import Settings
 from pipeline.stage import Stage
 from pipeline.turn import Tool, Turn
 from tests.test_laws import SETTINGS, TURNS, timed
@@ -20,7 +21,9 @@ from tests.test_laws import SETTINGS, TURNS, timed
 
 def opened(chosen: Settings, turn: Turn, ledger: Ledger, *, skims: bool) -> Lane:
     """The recipe as a lane; without skimming, every delta is fed to every stage."""
-    stages = [stage for stage in chosen.pipeline().open(turn, ledger) if isinstance(stage, Stage)]
+    stages = [
+        stage for stage in assembly.recipe(chosen).open(turn, ledger) if isinstance(stage, Stage)
+    ]
     if not skims:
         for stage in stages:
             stage.skim = lambda text: False  # type: ignore[method-assign]
@@ -114,7 +117,7 @@ def test_a_stage_that_is_done_lets_nothing_pass() -> None:
 def test_text_is_searched_for_calls_all_the_same(
     before: tuple[str, ...], after: tuple[str, ...], skimmed: bool
 ) -> None:
-    stages = Settings().pipeline().open(Turn(tools=(Tool("look"),)))
+    stages = assembly.recipe(Settings()).open(Turn(tools=(Tool("look"),)))
     calls = next(stage for stage in stages if stage.ledger.name == "calls")
     assert isinstance(calls, Stage)
     for text in before:
@@ -123,7 +126,7 @@ def test_text_is_searched_for_calls_all_the_same(
 
 
 def test_after_a_retry_words_are_compared_again() -> None:
-    recipe = Settings().pipeline()
+    recipe = assembly.recipe(Settings())
     burst = [TextDelta("Hel", "a"), TextDelta("lo", "a")]
     lane = opened(Settings(), Turn(), Ledger(), skims=True)
     assert list(lane.take(burst)) == burst

@@ -9,6 +9,7 @@ import trio
 import trio.testing
 from attrs import evolve
 
+from pipeline.assembly import Settings, recipe
 from pipeline.events import (
     Event,
     ReasoningDelta,
@@ -20,7 +21,6 @@ from pipeline.events import (
     TurnStart,
     Usage,
 )
-from pipeline.settings import Settings
 from pipeline.stage import Send
 from pipeline.turn import Tool, Turn
 from sinks.collect import Collect
@@ -97,7 +97,7 @@ def check(events: Sequence[Event], calls: int) -> None:
 @pytest.mark.parametrize("calls", [1, 2, 3, 8])
 @pytest.mark.parametrize("origin", ORIGINS)
 def test_a_slow_burst_arrives_whole(origin: str, calls: int, gap: float, where: str) -> None:
-    check(Settings().pipeline().process(slowly(origin, calls, gap, where), TURN), calls)
+    check(recipe(Settings()).process(slowly(origin, calls, gap, where), TURN), calls)
 
 
 class InTime:
@@ -123,5 +123,5 @@ async def test_a_slow_burst_arrives_whole_while_time_passes(
 ) -> None:
     for where in ("before", "between", "inside"):
         source = InTime(slowly(origin, 3, gap, where))
-        events = await Settings().pipeline().run(source, Collect(), TURN, fuse=fuse)
+        events = await recipe(Settings()).run(source, Collect(), TURN, fuse=fuse)
         check(events, 3)

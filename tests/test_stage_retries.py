@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from pipeline.assembly import Settings, recipe
 from pipeline.errors import Failure
 from pipeline.events import (
     Event,
@@ -18,7 +19,6 @@ from pipeline.events import (
     ToolCall,
     TurnEnd,
 )
-from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from stages.reconcile_retries import ReconcileRetries
 from tests.stage_parts import END, call, failure_code, through
@@ -101,7 +101,7 @@ def test_a_block_that_a_retry_tells_under_another_id_is_one_call() -> None:
             TextDelta(block[30:], "m2"),
             END,
         ]
-        out = Settings().pipeline().process(events, turn)
+        out = recipe(Settings()).process(events, turn)
         assert [e.arguments for e in out if isinstance(e, ToolCall)] == ['{"q":"hello"}']
         assert text_of(out) == "Hm. "
 

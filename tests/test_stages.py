@@ -6,6 +6,7 @@ from typing import Literal
 
 import pytest
 
+from pipeline.assembly import Settings, recipe
 from pipeline.errors import Failure
 from pipeline.events import (
     BackendNotice,
@@ -20,7 +21,6 @@ from pipeline.events import (
     TurnEnd,
 )
 from pipeline.ledger import Ledger
-from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from stages.aggregate_tool_calls import AggregateOptions, AggregateToolCalls
 from stages.drop_mcp_noise import DropMcpNoise
@@ -84,7 +84,7 @@ def test_streamed_pieces_of_the_backends_own_calls_are_dropped(name_last: bool) 
     turn = Turn(tools=(Tool("s"),))
     pieces = [piece, begun] if name_last else [begun, piece]
     output = ToolOutput("call_m", "whatever")
-    out = Settings().pipeline().process([*pieces, other, output, ResponseEnd(), END], turn)
+    out = recipe(Settings()).process([*pieces, other, output, ResponseEnd(), END], turn)
     assert [(e.name, e.index) for e in out if isinstance(e, ToolCall)] == [("s", 0)]
     assert output not in out
 

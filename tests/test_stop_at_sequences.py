@@ -9,6 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pipeline import assembly
+from pipeline.assembly import Settings
 from pipeline.chain import Pipeline
 from pipeline.errors import Failure
 from pipeline.events import (
@@ -24,7 +26,6 @@ from pipeline.events import (
     Usage,
 )
 from pipeline.ledger import UNEXPLAINED, Ledger
-from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from stages.stop_at_sequences import StopAtSequences
 
@@ -183,7 +184,7 @@ def test_reasoning_is_not_searched() -> None:
 def test_a_sequence_inside_a_tools_block_is_part_of_the_call() -> None:
     block = "Hm. <use_tool><name>s</name><q>a STOP b</q></use_tool> Then STOP. More."
     turn = Turn(tools=(Tool("s"),), stop=("STOP",))
-    out = Settings().pipeline().process([TextDelta(block), END], turn)
+    out = assembly.recipe(Settings()).process([TextDelta(block), END], turn)
     assert [event.arguments for event in out if isinstance(event, ToolCall)] == ['{"q":"a STOP b"}']
     assert text_of(out) == "Hm. "
     assert isinstance(out[-1], TurnEnd)
@@ -191,7 +192,7 @@ def test_a_sequence_inside_a_tools_block_is_part_of_the_call() -> None:
 
 def test_a_stop_before_a_call_leaves_the_call_unmade() -> None:
     turn = Turn(tools=(Tool("a"),), stop=("STOP",))
-    out = Settings().pipeline().process([TextDelta("a STOP"), CALL, END], turn)
+    out = assembly.recipe(Settings()).process([TextDelta("a STOP"), CALL, END], turn)
     assert out == [TextDelta("a "), STOP]
 
 

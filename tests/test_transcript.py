@@ -12,11 +12,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from pipeline.assembly import Settings, recipe
 from pipeline.errors import UsageError
 from pipeline.events import Burst, Event, TextDelta, TurnEnd
 from pipeline.formats import transcripts
 from pipeline.formats.transcripts import Record, bounded_lines, read_records
-from pipeline.settings import Settings
 from sinks.collect import Collect
 from sources.replay import Replay
 
@@ -288,7 +288,7 @@ async def test_however_fast_it_is_played_a_turn_reads_the_same(
 ) -> None:
     burst = TRANSCRIPTS / "codex-0.166.0" / "burst-interrupted-after-last.jsonl"
     source = Replay(burst, speed=speed, pace=pace)
-    events = await Settings().pipeline().run(source, Collect())
+    events = await recipe(Settings()).run(source, Collect())
     assert [type(event).__name__ for event in events].count("ToolCall") == 3
 
 

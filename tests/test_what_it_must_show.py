@@ -9,10 +9,9 @@ import msgspec
 import pytest
 from attrs import evolve, frozen
 
+from pipeline.assembly import Settings, chat_options, recipe
 from pipeline.errors import ProxyError
 from pipeline.events import Event, TextDelta
-from pipeline.recipes import chat_options
-from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sinks.chat_json import ChatJson
 from sinks.chat_sse import ChatSseEncoder
@@ -64,7 +63,7 @@ def recorded(name: str) -> list[Event]:
 def answer(events: list[Event], turn: Turn, settings: Settings | None = None) -> Shows:
     settings = settings or Settings()
     sink = ChatJson(chat_options(settings, turn))
-    sink.add(settings.pipeline().process(events, turn))
+    sink.add(recipe(settings).process(events, turn))
     result = sink.result()
     (choice,) = result.body["choices"]
     message = choice["message"]
@@ -286,14 +285,14 @@ def test_splitting_its_text_anywhere_changes_nothing(
 def test_usage_is_exact(version: str) -> None:
     settings = Settings()
     sink = ChatJson(chat_options(settings, NO_TOOLS))
-    sink.add(settings.pipeline().process(recorded(f"{version}/text"), NO_TOOLS))
+    sink.add(recipe(settings).process(recorded(f"{version}/text"), NO_TOOLS))
     assert sink.result().body["usage"] == USAGE
 
 
 def test_ids_of_structured_calls_are_the_backends() -> None:
     settings = Settings()
     sink = ChatJson(chat_options(settings, TOOLS))
-    sink.add(settings.pipeline().process(recorded("codex-0.163.0/burst-answered"), TOOLS))
+    sink.add(recipe(settings).process(recorded("codex-0.163.0/burst-answered"), TOOLS))
     calls = sink.result().body["choices"][0]["message"]["tool_calls"]
     assert [call["id"] for call in calls] == ["call_a", "call_b", "call_c"]
 
@@ -308,7 +307,7 @@ ERRORS = {
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_a_failure_before_the_first_byte_is_a_status_of_its_own(name: str) -> None:
-    events = Settings().pipeline().process(recorded(f"codex-0.166.0/error-{name}"))
+    events = recipe(Settings()).process(recorded(f"codex-0.166.0/error-{name}"))
     with pytest.raises(ProxyError) as raised:
         ChatSseEncoder(chat_options(Settings(), NO_TOOLS)).encode(events)
     assert (raised.value.failure.status, raised.value.failure.code) == ERRORS[name]
@@ -323,7 +322,7 @@ def frames(data: bytes) -> list[Any]:
 
 
 def test_a_failure_after_text_is_one_error_frame_and_done() -> None:
-    events = Settings().pipeline().process(recorded("codex-0.166.0/error-ECUT"))
+    events = recipe(Settings()).process(recorded("codex-0.166.0/error-ECUT"))
     role, text, error, done = frames(
         ChatSseEncoder(chat_options(Settings(), NO_TOOLS)).encode(events)
     )
@@ -336,10 +335,10 @@ def test_a_failure_after_text_is_one_error_frame_and_done() -> None:
 
 def test_equal_neighbours_are_all_kept() -> None:
     digits: list[Event] = [TextDelta(digit) for digit in "1000"]
-    out = Settings().pipeline().process(digits, TOOLS)
+    out = recipe(Settings()).process(digits, TOOLS)
     assert "".join(event.text for event in out if isinstance(event, TextDelta)) == "1000"
 
 
 def test_a_final_angle_bracket_survives() -> None:
-    out = Settings().pipeline().process([TextDelta("1 <")], TOOLS)
+    out = recipe(Settings()).process([TextDelta("1 <")], TOOLS)
     assert "".join(event.text for event in out if isinstance(event, TextDelta)) == "1 <"

@@ -9,12 +9,12 @@ from typing import Final
 import trio
 from attrs import define, field
 
+from pipeline import assembly
+from pipeline.assembly import Settings, chat_options
 from pipeline.bench.results import Results
 from pipeline.events import Burst, Event
 from pipeline.formats.transcripts import read_records
 from pipeline.lane import Lane
-from pipeline.recipes import chat_options
-from pipeline.settings import Settings
 from pipeline.stage import Stage
 from pipeline.turn import Tool, Turn
 from sinks.chat_sse import ChatSse, ChatSseEncoder
@@ -114,7 +114,7 @@ def _arms(settings: Settings, lines: Sequence[bytes]) -> list[Arm]:
 
     def one_stage(position: int) -> Callable[[], int]:
         def work() -> int:
-            stage = settings.pipeline().open(TURN)[position]
+            stage = assembly.recipe(settings).open(TURN)[position]
             lane = Lane((stage,) if isinstance(stage, Stage) else ())
             for burst in bursts:
                 lane.take(burst)
@@ -134,7 +134,7 @@ def _arms(settings: Settings, lines: Sequence[bytes]) -> list[Arm]:
 
         async def main() -> None:
             sink = ChatSse(chat_options(settings, TURN), write)
-            await settings.pipeline().run(Listed(*bursts), sink, TURN, fuse=fuse)
+            await assembly.recipe(settings).run(Listed(*bursts), sink, TURN, fuse=fuse)
 
         def work() -> int:
             trio.run(main)
@@ -145,7 +145,7 @@ def _arms(settings: Settings, lines: Sequence[bytes]) -> list[Arm]:
     return [
         Arm("decode", lambda: sum(map(len, _decoded(lines)))),
         Arm("live, line to event", lambda: _live(lines)),
-        *(Arm(f"stage {n}", one_stage(i)) for i, n in enumerate(settings.pipeline().names)),
+        *(Arm(f"stage {n}", one_stage(i)) for i, n in enumerate(assembly.recipe(settings).names)),
         Arm("encode", encode),
         Arm("all, decode to bytes", _replayed(settings, lines)),
         Arm("tasks, one per stage", tasks(fuse=False)),
@@ -157,7 +157,7 @@ def _replayed(settings: Settings, lines: Sequence[bytes]) -> Callable[[], int]:
     """Lines to bytes through the whole recipe, without trio."""
 
     def work() -> int:
-        stages = settings.pipeline().open(TURN)
+        stages = assembly.recipe(settings).open(TURN)
         lane = Lane(stage for stage in stages if isinstance(stage, Stage))
         encoder = ChatSseEncoder(chat_options(settings, TURN))
         events = 0

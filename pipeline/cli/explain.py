@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
+from pipeline.assembly import recipe
 from pipeline.cli.flags import (
     add_api,
     add_request,
@@ -58,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
         ledger = Ledger()
         header = Replay(path).header if path != "-" else Header()
         own = asked.or_recorded(header)
-        stages = [s for s in settings.pipeline().open(own.turn, ledger) if isinstance(s, Stage)]
+        stages = [s for s in recipe(settings).open(own.turn, ledger) if isinstance(s, Stage)]
         with open_dump(settings) as dump:
             answer = (
                 ResponsesAnswer(replayed_responses(settings, own, header)) if responses else None

@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 
+from pipeline.assembly import Settings, choices
 from pipeline.errors import ProxyError, UsageError
 from pipeline.formats.recording import Header
 from pipeline.formats.transcripts import parse_line
@@ -17,7 +18,6 @@ from pipeline.loose_json import Json, is_json
 from pipeline.options import Group
 from pipeline.requests.chat import ChatRequest
 from pipeline.requests.responses import ResponsesRequest
-from pipeline.settings import Settings, choices
 from pipeline.turn import Tool, Turn
 from sources.dump import EventDump
 

@@ -12,6 +12,7 @@ import msgspec
 import trio
 from attrs import evolve
 
+from pipeline.assembly import Settings, chat_options, recipe, responses_options
 from pipeline.cli.flags import (
     Asked,
     add_api,
@@ -25,8 +26,6 @@ from pipeline.cli.terminal import PrettyStream
 from pipeline.errors import Failure, ProxyError, UsageError
 from pipeline.formats.recording import Header
 from pipeline.ledger import Ledger
-from pipeline.recipes import chat_options, responses_options
-from pipeline.settings import Settings
 from pipeline.stage import Sink
 from pipeline.turn import Turn
 from sinks.chat_json import ChatCompletion, ChatJson
@@ -141,7 +140,7 @@ async def _replay(source: Replay, settings: Settings, turn: Turn, sink: ReplaySi
     """Play one turn to standard output; whether it ended well."""
     ledger = Ledger()
     try:
-        answer = await settings.pipeline().run(source, sink, turn, ledger=ledger)
+        answer = await recipe(settings).run(source, sink, turn, ledger=ledger)
         if isinstance(answer, ChatCompletion | ResponsesBody):
             _write_json(answer.body)
             return True

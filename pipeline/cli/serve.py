@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import trio
 
+from pipeline.assembly import Settings
 from pipeline.cli.flags import add_settings, settings_from
 from pipeline.cli.terminal import Paint
 from pipeline.errors import only_member
-from pipeline.settings import Settings
 
 HELP = "serve the OpenAI API on your Codex login"
 DESCRIPTION = """\

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import attrs
 
+from pipeline.assembly import Settings, choices
 from pipeline.cli.flags import flag_of, setting_fields, shown
 from pipeline.options import GROUPS, Group
-from pipeline.settings import Settings, choices
 
 HELP = "list every setting: its variable, its flag, what it takes and what it is now"
 DESCRIPTION = """\

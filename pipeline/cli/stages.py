@@ -7,6 +7,7 @@ import inspect
 import sys
 import textwrap
 
+from pipeline.assembly import recipe
 from pipeline.cli.flags import add_settings, flag_of, setting_fields, settings_from, shown
 from pipeline.cli.terminal import Paint
 
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     settings = settings_from(options)
     paint = Paint(sys.stdout)
-    for number, (name, factory) in enumerate(settings.pipeline(), 1):
+    for number, (name, factory) in enumerate(recipe(settings), 1):
         stage = factory()
         purpose = (inspect.getdoc(inspect.getmodule(stage)) or "").splitlines()[0]
         print(f"{number}. {paint('bold', name)}  {paint('dim', type(stage).__name__)}")

@@ -14,6 +14,8 @@ from quart import Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
+from pipeline import assembly
+from pipeline.assembly import Settings
 from pipeline.chain import Pipeline
 from pipeline.errors import Failure, ProxyError
 from pipeline.ledger import Ledger
@@ -34,7 +36,6 @@ from pipeline.serve.remembered import Memory
 from pipeline.serve.sealed import Sealed
 from pipeline.serve.streaming import BUG
 from pipeline.serve.websocket import ResponsesSocket
-from pipeline.settings import Settings
 from pipeline.stage import Source
 from pipeline.store.responses import ResponseStore, StoredResponse
 from pipeline.turn import Turn
@@ -153,7 +154,9 @@ def create_app(
     settings: Settings, recipe: Pipeline | None, door: Door, remembers: Remembers
 ) -> Server:
     """The app, ready to be served; without a recipe, with the one the settings describe."""
-    server = Server(settings, settings.pipeline() if recipe is None else recipe, door, remembers)
+    server = Server(
+        settings, assembly.recipe(settings) if recipe is None else recipe, door, remembers
+    )
     # Quart runs what it does not see to be async in a thread: partials it sees, lambdas not.
     server.before_request(partial(_let_in, server))
     server.after_request(partial(_complete, server))

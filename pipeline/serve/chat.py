@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from attrs import evolve
 from quart import Response
 
-from pipeline import recipes
+from pipeline import assembly
 from pipeline.errors import Failure
 from pipeline.requests.chat import ChatRequest
 from pipeline.serve.answers import here, json_response
@@ -34,7 +34,7 @@ async def _answer(server: Server) -> Response:
     turn = request.turn(server.options, output_mode=requested_output_mode())
     headers = told_about(server, request, server.options.output_mode_for(turn))
     with await enter(server, exchange, turn, request.n) as place:
-        options = evolve(recipes.chat_options(server.options, turn), choices=request.n)
+        options = evolve(assembly.chat_options(server.options, turn), choices=request.n)
         turn = evolve(turn, seed=options.response_id)
         if turn.stream:
 

@@ -15,10 +15,9 @@ import structlog
 import trio
 from attrs import evolve, frozen
 
+from pipeline.assembly import Settings, backend_options, recorder, responses_api
 from pipeline.errors import ProxyError, UsageError
 from pipeline.loose_json import Json, as_json, is_list, text_of
-from pipeline.recipes import backend_options, recorder, responses_api
-from pipeline.settings import Settings
 from pipeline.stage import Source
 from pipeline.turn import Turn
 from sources.app_server.process.backend import Pool, open_backend

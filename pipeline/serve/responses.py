@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, frozen
 from quart import Response
 
-from pipeline import recipes
+from pipeline import assembly
 from pipeline.errors import Failure
 from pipeline.requests.responses import ResponsesRequest
 from pipeline.serve import background
@@ -72,7 +72,7 @@ async def understand(
         turn = summarising(server, request, earlier)
     else:
         turn = settings.on_responses(request.turn(settings, earlier=earlier, output_mode=mode))
-    options = recipes.responses_options(
+    options = assembly.responses_options(
         settings, turn, request.echo(), include_encrypted=request.wants_sealed_reasoning
     )
     return Asked(request, evolve(turn, seed=options.response_id), options, memory)

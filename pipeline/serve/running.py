@@ -10,6 +10,7 @@ from pathlib import Path
 import trio
 from attrs import frozen
 
+from pipeline.assembly import Settings
 from pipeline.chain import Pipeline
 from pipeline.errors import only_member
 from pipeline.serve.app import Remembers, Server, create_app
@@ -19,7 +20,6 @@ from pipeline.serve.http.listening import Listening, bind
 from pipeline.serve.peers import ALONE, Peers
 from pipeline.serve.sealed import Sealed
 from pipeline.serve.websocket import PATH
-from pipeline.settings import Settings
 from pipeline.store.seal import Seal
 from pipeline.store.sqlite import IN_MEMORY, Bounds, open_store
 

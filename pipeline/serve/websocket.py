@@ -11,7 +11,7 @@ import structlog
 import trio
 from attrs import evolve
 
-from pipeline import recipes
+from pipeline import assembly
 from pipeline.errors import Failure, ProxyError
 from pipeline.loose_json import Json, as_json, is_json
 from pipeline.requests.responses import ResponsesRequest
@@ -213,7 +213,7 @@ class ResponsesSocket:
         """Take in what later requests build on; nothing is generated."""
         request = ResponsesRequest.from_json(_request(body), partial=True)
         exchange.model, exchange.stream = request.model, True
-        options = recipes.responses_options(
+        options = assembly.responses_options(
             self._server.options, Turn(model=request.model), request.echo()
         )
         sink = writer.sink = ResponsesMessages(options, writer.write)

@@ -19,6 +19,7 @@ import structlog
 import trio
 from attrs import evolve, frozen
 
+from pipeline.assembly import Settings
 from pipeline.errors import UsageError, only_member
 from pipeline.loose_json import Json
 from pipeline.serve.auth import Keys, check_exposure
@@ -27,7 +28,6 @@ from pipeline.serve.http.listening import LAST_WORDS, bind
 from pipeline.serve.metrics import backend_exposition
 from pipeline.serve.peers import SUPERVISOR, Peers
 from pipeline.serve.running import place_of_store, url_of
-from pipeline.settings import Settings
 from pipeline.store.sqlite import IN_MEMORY, WAIT_FOR_LOCK, prepare_store
 from pipeline.workers import ipc
 from pipeline.workers.app_servers import lease

@@ -16,14 +16,13 @@ import attrs
 import trio
 from attrs import evolve, frozen
 
+from pipeline.assembly import Settings, backend_options
 from pipeline.errors import UsageError
-from pipeline.recipes import backend_options
 from pipeline.serve import logs
 from pipeline.serve.door import Chosen, open_door
 from pipeline.serve.garbage import look_less_often
 from pipeline.serve.peers import SUPERVISOR, Peers, answer_peer
 from pipeline.serve.running import serving
-from pipeline.settings import Settings
 from pipeline.workers import ipc
 from pipeline.workers.app_servers import leased_app_server
 from sources.app_server.process.backend import WORKSPACE

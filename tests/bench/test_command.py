@@ -15,11 +15,11 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from pipeline.assembly import Settings, recipe
 from pipeline.bench.stages import transcript
 from pipeline.cli.bench import SCENARIOS
 from pipeline.cli.main import main
 from pipeline.formats.transcripts import read_records
-from pipeline.settings import Settings
 
 
 def bench(tmp_path: Path, *arguments: str) -> tuple[str, dict[str, Any]]:
@@ -105,7 +105,7 @@ def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
 def test_the_stages_are_measured_without_a_server(tmp_path: Path) -> None:
     printed, told = bench(tmp_path, "stages")
     loads = {figure["load"] for figure in told["figures"]}
-    stages = {f"stage {name}" for name in Settings().pipeline().names}
+    stages = {f"stage {name}" for name in recipe(Settings()).names}
     assert {"decode", "encode", *stages} <= loads
     assert "events on one core" in printed
 

@@ -17,11 +17,11 @@ import pytest
 import trio
 from attrs import evolve
 
+from pipeline import assembly
+from pipeline.assembly import Settings, chat_options
 from pipeline.chain import Pipeline
 from pipeline.events import Event
 from pipeline.loose_json import Json
-from pipeline.recipes import chat_options
-from pipeline.settings import Settings
 from pipeline.turn import Turn
 from sinks.chat_json import ChatCompletion, ChatJson
 from sinks.collect import Collect
@@ -157,7 +157,7 @@ async def _ask(backend: Pool, turn: Turn, settings: Settings | None = None) -> C
     settings = settings or Settings()
     sink = ChatJson(chat_options(settings, turn))
     with trio.fail_after(LONG_ENOUGH):
-        return await settings.pipeline().run(AppServerTurn(backend, turn), sink, turn)
+        return await assembly.recipe(settings).run(AppServerTurn(backend, turn), sink, turn)
 
 
 async def _watch(backend: Pool, turn: Turn, recipe: Pipeline) -> list[Event]:

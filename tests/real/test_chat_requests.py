@@ -7,11 +7,11 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from pipeline.assembly import Settings
 from pipeline.loose_json import Json
 from pipeline.requests.chat import ChatRequest
 from pipeline.requests.shared.answer_form import AS_JSON
 from pipeline.requests.shared.conversation import NO_OUTPUT
-from pipeline.settings import Settings
 from sinks.chat_json import ChatCompletion
 from sources.app_server.process.backend import Pool
 from sources.demo.model import ScriptedModel

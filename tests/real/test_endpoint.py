@@ -11,9 +11,9 @@ import msgspec
 import pytest
 import trio
 
+from pipeline.assembly import Settings, recipe
 from pipeline.loose_json import Json
 from pipeline.serve.door import CodexDoor, open_door
-from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sinks.chat import ChatOptions
 from sinks.chat_json import ChatJson
@@ -135,7 +135,7 @@ async def test_turns_are_written_down_for_their_owner_alone_and_can_be_replayed(
         assert file.stat().st_mode & 0o777 == 0o600
         assert b"call_a" in file.read_bytes()
     turn = Turn(tools=(Tool("localSearch"), Tool("readNote")))
-    again = await Settings().pipeline().run(Replay(record), ChatJson(ChatOptions()), turn)
+    again = await recipe(Settings()).run(Replay(record), ChatJson(ChatOptions()), turn)
     assert again.body["choices"] == answer["choices"]
 
 

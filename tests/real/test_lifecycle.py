@@ -14,10 +14,10 @@ import pytest
 import trio
 from attrs import evolve
 
+from pipeline.assembly import Settings, recipe
 from pipeline.chain import Pipeline
 from pipeline.errors import ProxyError
 from pipeline.events import Event, Failed, RetryNotice, TextDelta
-from pipeline.settings import Settings
 from pipeline.stage import Receive
 from pipeline.turn import OutputSchema, Tool, Turn
 from sinks.chat_json import ChatCompletion
@@ -89,7 +89,7 @@ async def test_a_client_that_leaves_ends_the_generation_and_the_thread(
         with trio.fail_after(20):
             async with trio.open_nursery() as nursery:
                 source = AppServerTurn(backend, turn)
-                nursery.start_soon(Settings().pipeline().run, source, reader, turn)
+                nursery.start_soon(recipe(Settings()).run, source, reader, turn)
                 await reader.begun.wait()
                 assert list(home.rglob("rollout-*"))
                 nursery.cancel_scope.cancel()
@@ -108,7 +108,7 @@ async def test_a_client_that_leaves_at_once_leaves_nothing_behind(
     probes = count["sent thread/start"]
     turn = said("HANG")
     with trio.move_on_after(leave_after):
-        await Settings().pipeline().run(AppServerTurn(backend, turn), Collect(), turn)
+        await recipe(Settings()).run(AppServerTurn(backend, turn), Collect(), turn)
     await until(lambda: count["sent thread/delete"] == count["sent thread/start"] - probes)
     await until(lambda: client.load == 0)
     assert count["sent turn/interrupt"] == count["sent turn/start"]
@@ -204,7 +204,7 @@ async def test_a_child_killed_in_the_middle_fails_its_turn_and_the_next_one_work
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run)
             source = AppServerTurn(backend, turn)
-            nursery.start_soon(Settings().pipeline().run, source, reader, turn)
+            nursery.start_soon(recipe(Settings()).run, source, reader, turn)
             await reader.begun.wait()
             os.kill(child, signal.SIGKILL)
     (failed,) = (event for event in caught if isinstance(event, Failed))

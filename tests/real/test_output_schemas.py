@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from pipeline.assembly import Settings
 from pipeline.loose_json import Json, as_json
 from pipeline.serve.door import CodexDoor
-from pipeline.settings import Settings
 from sources.app_server.protocol.prompts import FORM_RULE
 from sources.demo.model import ScriptedModel
 from tests.output_schemas import CLOSED, OPEN, ask, words

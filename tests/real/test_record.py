@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.recipes import recorder
-from pipeline.settings import Settings
+from pipeline.assembly import Settings, recipe, recorder
 from pipeline.turn import Tool, Turn
 from sinks.collect import Collect
 from sources.app_server.process.backend import Pool
@@ -25,8 +24,8 @@ async def test_a_recorded_turn_replays_as_the_client_got_it(
     record = recorder(settings)
     assert record is not None
     source = AppServerTurn(backend, turn, record=record)
-    live = await settings.pipeline().run(source, Collect(), turn)
-    again = await settings.pipeline().run(Replay(record.path), Collect(), turn)
+    live = await recipe(settings).run(source, Collect(), turn)
+    again = await recipe(settings).run(Replay(record.path), Collect(), turn)
     assert [type(event) for event in again] == [type(event) for event in live]
     for event, replayed in zip(live, again, strict=True):
         for field in ("text", "call_id", "name", "arguments", "total_tokens", "reason"):

@@ -13,9 +13,9 @@ import pytest
 import trio
 from attrs import frozen
 
+from pipeline.assembly import Settings
 from pipeline.loose_json import Json
 from pipeline.serve.door import CodexDoor, open_door
-from pipeline.settings import Settings
 from sources.demo.model import ScriptedModel
 from tests.real.conftest import OpenCodex
 from tests.serve.scripted import CHAT, Served, served, tools

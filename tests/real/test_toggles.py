@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 import pytest
 from attrs import evolve
 
+from pipeline.assembly import Settings
 from pipeline.loose_json import Json
 from pipeline.serve.door import CodexDoor
-from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sinks.chat_json import ChatCompletion
 from sources.app_server.process.backend import Pool

@@ -13,6 +13,7 @@ import msgspec
 import trio
 from attrs import evolve, frozen
 
+from pipeline.assembly import Settings
 from pipeline.errors import Failure
 from pipeline.events import Event, Failed, TextDelta, ToolCall, TurnEnd, Usage
 from pipeline.loose_json import Json
@@ -20,7 +21,6 @@ from pipeline.serve import logs
 from pipeline.serve.app import Server
 from pipeline.serve.door import Door, Models
 from pipeline.serve.running import serving
-from pipeline.settings import Settings
 from pipeline.stage import Send, Source
 from pipeline.turn import Turn
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.assembly import Settings
 from pipeline.errors import ProxyError, UsageError
 from pipeline.serve.auth import ANYBODY, Keys, check_exposure, is_loopback
-from pipeline.settings import Settings
 
 GOOD = "k7Qz-2m9Xw-41bVtRp8LcYd"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from pipeline.assembly import Settings
 from pipeline.events import TextDelta, TurnEnd
 from pipeline.serve.door import CodexDoor
-from pipeline.settings import Settings
 from pipeline.stage import Source
 from pipeline.turn import Turn
 from sources.demo.chaos_child import ChaosChild

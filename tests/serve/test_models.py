@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import trio
 
+from pipeline.assembly import Settings
 from pipeline.serve import door
 from pipeline.serve.door import CodexDoor, open_door
-from pipeline.settings import Settings
 from tests.raw_http import KEY, Talk, backend, http, says
 from tests.serve.scripted import ScriptedDoor, Served, served
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from werkzeug.datastructures import Headers
 
+from pipeline.assembly import Settings
 from pipeline.errors import ProxyError
 from pipeline.serve.origins import Origins
-from pipeline.settings import Settings
 
 USUAL = Settings().cors_origins
 

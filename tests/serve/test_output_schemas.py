@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from pipeline.assembly import Settings
 from pipeline.loose_json import Json
 from pipeline.serve.door import open_door
-from pipeline.settings import Settings
 from sources.demo.model import ScriptedModel
 from tests.output_schemas import CLOSED, OPEN, ask, words
 from tests.serve.asking import refused

@@ -18,13 +18,13 @@ import trio.testing
 from attrs import evolve, frozen
 from structlog.testing import capture_logs
 
+from pipeline.assembly import Settings
 from pipeline.events import TextDelta, TurnEnd
 from pipeline.loose_json import Json
 from pipeline.serve import logs
 from pipeline.serve.http.listening import bind
 from pipeline.serve.peers import Peers, answer_peer
 from pipeline.serve.running import serving
-from pipeline.settings import Settings
 from pipeline.workers import ipc
 from tests.serve.asking import (
     ANN,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import trio
 
+from pipeline.assembly import Settings
 from pipeline.loose_json import Json
 from pipeline.serve.door import CodexDoor, ResponsesDoor
-from pipeline.settings import Settings
 from sources.app_server.process.backend import Pool
 from sources.app_server.process.supervisor import AppServer
 from sources.app_server.transport.transport import Transport

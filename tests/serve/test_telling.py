@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import trio
 
+from pipeline.assembly import Settings
 from pipeline.errors import Failure
 from pipeline.events import (
     BackendNotice,
@@ -22,7 +23,6 @@ from pipeline.events import (
     TurnEnd,
 )
 from pipeline.serve import logs, metrics
-from pipeline.settings import Settings
 from tests.serve.scripted import CHAT, FAILS, USAGE, Script, ScriptedDoor, body, call, served, tools
 
 SECRET = "xyzzy-plugh-4711"  # noqa: S105

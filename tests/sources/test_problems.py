@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from pipeline.assembly import Settings, recipe
 from pipeline.loose_json import as_json
 from pipeline.serve.door import ResponsesDoor
-from pipeline.settings import Settings
 from sinks.collect import Collect
 from sources.app_server.process.supervisor import AppServer
 from sources.app_server.protocol.capabilities import probe
@@ -378,7 +378,7 @@ async def test_an_api_that_is_no_longer_used_tells_of_the_last_problems() -> Non
     async with backend(says(http(body + COMPLETED))) as url, open_client() as client:
         door = ResponsesDoor(ResponsesApi(url), client, Settings())
         with capture_logs() as logs:
-            await Settings().pipeline().run(door.source(TURN), Collect(), TURN)
+            await recipe(Settings()).run(door.source(TURN), Collect(), TURN)
             door.close()
     assert [(line["kind"], line["times"]) for line in logs] == [
         ("unreadable_item", 1),
@@ -395,7 +395,7 @@ async def test_the_problems_of_an_answer_over_http_are_reported() -> None:
 
     async with backend(says(http(body + COMPLETED))) as url:
         source = ResponsesApiTurn(ResponsesApi(url, KEY), TURN, report=reported.report)
-        await Settings().pipeline().run(source, Collect(), TURN)
+        await recipe(Settings()).run(source, Collect(), TURN)
     assert reported == [
         ("unknown_event", "response.danced"),
         ("unreadable_item", "line"),

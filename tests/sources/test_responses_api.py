@@ -7,10 +7,10 @@ from typing import Any, TypeAlias
 import pytest
 import trio
 
+from pipeline import assembly
+from pipeline.assembly import Settings, chat_options
 from pipeline.errors import ProxyError
 from pipeline.events import Event, Failed, TextDelta, ToolCall, TurnEnd
-from pipeline.recipes import chat_options
-from pipeline.settings import Settings
 from pipeline.stage import Receive
 from pipeline.turn import Tool, Turn
 from sinks.chat_json import ChatJson
@@ -33,7 +33,7 @@ def user(words: str, **fields: Any) -> Turn:
 
 async def events_of(source: ResponsesApiTurn, turn: Turn, **settings: Any) -> list[Event]:
     with trio.fail_after(5):
-        return await Settings(**settings).pipeline().run(source, Collect(), turn)
+        return await assembly.recipe(Settings(**settings)).run(source, Collect(), turn)
 
 
 async def ask(url: str, turn: Turn, **settings: Any) -> Message:
@@ -41,7 +41,7 @@ async def ask(url: str, turn: Turn, **settings: Any) -> Message:
     recipe, options = Settings(**settings), chat_options(Settings(**settings), turn)
     source = ResponsesApiTurn(ResponsesApi(url), turn)
     with trio.fail_after(5):
-        answer = await recipe.pipeline().run(source, ChatJson(options), turn)
+        answer = await assembly.recipe(recipe).run(source, ChatJson(options), turn)
     return {**answer.body["choices"][0], "usage": answer.body["usage"]}
 
 
@@ -217,7 +217,7 @@ async def test_a_sink_that_has_enough_closes_the_request() -> None:
     async with model.serving() as url, open_client() as client:
         source = ResponsesApiTurn(ResponsesApi(url), turn, client)
         with trio.fail_after(5):
-            assert "Wait".startswith(await Settings().pipeline().run(source, Enough(), turn))
+            assert "Wait".startswith(await assembly.recipe(Settings()).run(source, Enough(), turn))
             await model.left.wait()
     assert model.leavers == 1
 
@@ -231,7 +231,7 @@ async def test_a_client_that_leaves_closes_the_request(words: str) -> None:
             ResponsesApi(url), turn, client, watch=lambda record, events, reasons: heard.set()
         )
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(Settings().pipeline().run, source, Collect(), turn)
+            nursery.start_soon(assembly.recipe(Settings()).run, source, Collect(), turn)
             with trio.fail_after(5):
                 await heard.wait()
             nursery.cancel_scope.cancel()

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from pipeline.settings import Settings
+from pipeline.assembly import Settings, recipe
 from sinks.collect import Collect
 from sources.responses_api import ResponsesApiTurn, open_client
 from sources.responses_request import ResponsesApi
@@ -44,7 +44,7 @@ async def ask(server: Server, times: int) -> None:
         for _ in range(times):
             source = ResponsesApiTurn(ResponsesApi(url, KEY), TURN, client)
             with trio.fail_after(5):
-                events = await Settings().pipeline().run(source, Collect(), TURN)
+                events = await recipe(Settings()).run(source, Collect(), TURN)
             assert words(events) == "hi"
 
 

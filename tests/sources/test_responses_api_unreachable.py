@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import trio
 
+from pipeline.assembly import Settings, recipe
 from pipeline.errors import Failure
 from pipeline.events import Failed, TurnEnd
-from pipeline.settings import Settings
 from pipeline.turn import Turn
 from sinks.collect import Collect
 from sources.responses_api import ResponsesApiTurn
@@ -19,7 +19,7 @@ async def failure_from(url: str) -> Failure:
     """What a client is told, at the end of the whole recipe."""
     source = ResponsesApiTurn(ResponsesApi(url), Turn())
     with trio.fail_after(5):
-        failed, end = await Settings().pipeline().run(source, Collect(), Turn())
+        failed, end = await recipe(Settings()).run(source, Collect(), Turn())
     assert isinstance(failed, Failed)
     assert isinstance(end, TurnEnd)
     return failed.error

@@ -13,10 +13,10 @@ import pytest
 import trio
 import trio.testing
 
+from pipeline.assembly import Settings
 from pipeline.errors import UsageError, only_member
 from pipeline.loose_json import Json
 from pipeline.serve.peers import REPLY_WITHIN, Peers
-from pipeline.settings import Settings
 from pipeline.workers import ipc, supervisor
 from pipeline.workers.supervisor import Supervisor, share_of, temporary_store
 from pipeline.workers.worker import WorkerConfig

@@ -13,12 +13,12 @@ import structlog
 import trio
 from hypercorn.config import Config
 
+from pipeline.assembly import Settings
 from pipeline.errors import UsageError
 from pipeline.serve.body import MIB
 from pipeline.serve.http.interface import App
 from pipeline.serve.http.keep_alive import KeepAlive
 from pipeline.serve.http.tcp import TcpConnection
-from pipeline.settings import Settings
 
 LAST_WORDS: Final = 2.0
 """How long responses that the server ends may take to send their end."""

@@ -12,9 +12,9 @@ import structlog
 import trio
 from quart import Response
 
+from pipeline.assembly import Settings
 from pipeline.events import TextDelta, TurnEnd
 from pipeline.serve import logs
-from pipeline.settings import Settings
 from pipeline.stage import Send, Source
 from pipeline.turn import Turn
 from tests.serve.scripted import CHAT, ScriptedDoor, served

@@ -8,9 +8,9 @@ import pytest
 import trio
 import trio.testing
 
+from pipeline.assembly import Settings
 from pipeline.events import TextDelta, TurnEnd
 from pipeline.serve.door import CodexDoor
-from pipeline.settings import Settings
 from sources.demo.chaos_child import ChaosChild
 from tests.serve.scripted import HELLO, ScriptedDoor, Served, body, served
 from tests.serve.wire import post, wire

@@ -10,10 +10,10 @@ from typing import TypeAlias
 import pytest
 import trio
 
+from pipeline.assembly import Settings
 from pipeline.events import TextDelta, TurnEnd
 from pipeline.serve.door import CodexDoor
 from pipeline.serve.http import listening
-from pipeline.settings import Settings
 from sources.demo.chaos_child import ChaosChild
 from tests.serve.scripted import SOON, Script, ScriptedDoor, Served, body, call, served, tools
 from tests.serve.wire import Wire, post, request

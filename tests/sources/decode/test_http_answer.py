@@ -6,10 +6,10 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from pipeline.assembly import Settings, recipe
 from pipeline.errors import Failure, ProxyError
 from pipeline.events import Event, Failed, TextDelta, ToolCall, TurnEnd, Usage
 from pipeline.formats.transcripts import Record
-from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sources.decode.http_answer import HttpAnswer
 from sources.decode.turn_decoder import TurnDecoder
@@ -144,7 +144,7 @@ def test_an_answer_that_was_not_streamed_is_the_same_answer(split: bool) -> None
     assert words(events) == "Let me look."
     assert Usage(3, 4, 7, at=2.0) in events
     turn = Turn(tools=(Tool("other"), Tool("localSearch")))
-    calls = [e for e in Settings().pipeline().process(events, turn) if isinstance(e, ToolCall)]
+    calls = [e for e in recipe(Settings()).process(events, turn) if isinstance(e, ToolCall)]
     assert [(c.call_id, c.name, c.arguments) for c in calls] == [
         ("call_1", "localSearch", '{"query": "x",  "n": 1.0}')
     ]

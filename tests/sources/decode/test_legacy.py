@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import pytest
 from attrs import evolve
 
+from pipeline.assembly import Settings, recipe
 from pipeline.events import (
     BackendNotice,
     Event,
@@ -23,7 +24,6 @@ from pipeline.events import (
     TurnEnd,
     Usage,
 )
-from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sources.decode.turn_decoder import TurnDecoder
 
@@ -219,7 +219,7 @@ def test_increments_of_a_call_in_text_deltas_make_one_call(key: str, inside_delt
     assert "".join(piece.arguments for piece in pieces) == EXACT
     assert texts(events) == ["Let me look."]
 
-    out = Settings().pipeline().process(events, TOOLS)
+    out = recipe(Settings()).process(events, TOOLS)
     calls = [event for event in out if isinstance(event, ToolCall)]
     assert [(call.name, call.arguments) for call in calls] == [("localSearch", EXACT)]
     assert calls[0].call_id == "call_1" or key == "function_call"
@@ -235,7 +235,7 @@ def test_a_finished_message_may_carry_whole_calls() -> None:
     call = {"id": "call_1", "function": {"name": "localSearch", "arguments": EXACT}}
     message = {"content": None, "tool_calls": [call]}
     events = decode([v1("agent_message", message=message), v1("task_complete")])
-    out = Settings().pipeline().process(events, TOOLS)
+    out = recipe(Settings()).process(events, TOOLS)
     calls = [event for event in out if isinstance(event, ToolCall)]
     assert [(c.call_id, c.name, c.arguments) for c in calls] == [("call_1", "localSearch", EXACT)]
 

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from pipeline.assembly import Settings, recipe
 from pipeline.errors import Failure
 from pipeline.events import (
     Event,
@@ -21,7 +22,6 @@ from pipeline.events import (
     Usage,
 )
 from pipeline.formats.transcripts import read_records
-from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sources.decode.turn_decoder import TurnDecoder
 
@@ -88,7 +88,7 @@ def texts(events: Iterable[Event]) -> list[str]:
 
 def calls_of(messages: Iterable[object], turn: Turn = TOOLS) -> list[tuple[str, str, str]]:
     """Every call a client would be given, after the whole pipeline."""
-    out = Settings().pipeline().process(decode(messages), turn)
+    out = recipe(Settings()).process(decode(messages), turn)
     calls = [event for event in out if isinstance(event, ToolCall)]
     return [(call.call_id, call.name, call.arguments) for call in calls]
 

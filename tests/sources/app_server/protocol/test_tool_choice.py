@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from pipeline import assembly
+from pipeline.assembly import Settings
 from pipeline.events import ToolCall
 from pipeline.loose_json import Json
-from pipeline.settings import Settings
 from pipeline.turn import NamedTool, Tool, ToolChoice, Turn
 from sources.app_server.protocol.capabilities import Capabilities
 from sources.app_server.protocol.thread import ThreadPlan
@@ -77,7 +78,7 @@ def test_a_backend_told_in_words_reads_of_the_chosen_tool_alone_and_by_its_own_n
 async def called(child: ChaosChild, choice: ToolChoice) -> Turn:
     """Play a turn that calls a tool and is held; the follow-up that its client sends."""
     asked = turn_of("ONECALL", tool_choice=choice)
-    events = await play(child.pool, asked, recipe=Settings().pipeline())
+    events = await play(child.pool, asked, recipe=assembly.recipe(Settings()))
     (call,) = [event for event in events if isinstance(event, ToolCall)]
     await child.until(lambda: len(child.pool.kept) == 1)
     made = {"type": "function_call", "call_id": call.call_id, "name": call.name}
@@ -107,7 +108,7 @@ async def test_a_call_of_a_tool_that_was_kept_out_is_not_held_for(tmp_path: Path
         await play(
             child.pool,
             turn_of("ONECALL !slow=0.05", tool_choice=NamedTool("readNote")),
-            recipe=Settings().pipeline(),
+            recipe=assembly.recipe(Settings()),
         )
         await child.until(lambda: child.told("thread/delete"))
         assert len(child.pool.kept) == 0

@@ -11,9 +11,10 @@ import trio
 import trio.testing
 from attrs import define, field, frozen
 
+from pipeline import assembly
+from pipeline.assembly import Settings
 from pipeline.chain import Pipeline
 from pipeline.events import Event, TextDelta, TurnEnd
-from pipeline.settings import Settings
 from pipeline.stage import Receive, Stage
 from pipeline.turn import Tool, Turn
 from sources.app_server.protocol.capabilities import Capabilities
@@ -122,7 +123,7 @@ async def under_way(
     turn = Turn(model=model, stop=("STOP",), items=ASKED, tools=(Tool("look"),))
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(play, backend, client, recipe or Settings().pipeline(), turn)
+            nursery.start_soon(play, backend, client, recipe or assembly.recipe(Settings()), turn)
             await trio.testing.wait_all_tasks_blocked()
             wire.say(told(model, "turn/started", turn={"id": "turn-1"}), word(model, "Once"))
             await trio.testing.wait_all_tasks_blocked()
@@ -130,7 +131,7 @@ async def under_way(
     assert client.failed is None
 
 
-@pytest.mark.parametrize("recipe", [Pipeline(), Settings().pipeline()], ids=["bare", "stock"])
+@pytest.mark.parametrize("recipe", [Pipeline(), assembly.recipe(Settings())], ids=["bare", "stock"])
 async def test_no_turn_is_woken_for_words_in_the_middle_of_its_answer(recipe: Pipeline) -> None:
     steps = Steps("task")  # as the frame calls those of sources and stages
     async with backend_on_a_wire() as (wire, backend):  # noqa: SIM117
@@ -172,7 +173,7 @@ class Broken(Stage):
 
 
 async def test_a_stages_bug_ends_its_own_turn_and_nobody_elses() -> None:
-    recipe = Settings().pipeline().insert_after("calls", "broken", Broken)
+    recipe = assembly.recipe(Settings()).insert_after("calls", "broken", Broken)
     async with backend_on_a_wire() as (wire, backend):
         async with (
             under_way(wire, backend, recipe, model="good") as good,
@@ -242,7 +243,7 @@ async def test_a_first_word_wakes_its_turn_and_the_next_does_not() -> None:
         client = Client()
         client.reads.set()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(play, backend, client, Settings().pipeline(), Turn(model="m"))
+            nursery.start_soon(play, backend, client, assembly.recipe(Settings()), Turn(model="m"))
             await trio.testing.wait_all_tasks_blocked()
             trio.lowlevel.add_instrument(steps)
             wire.say(word("m", "Once"))
@@ -309,7 +310,7 @@ async def test_a_turn_that_is_held_goes_on_whatever_was_passed_on_at_once(
         second.reads.set()
         async with trio.open_nursery() as nursery:
             turn = followed_up(repeated)
-            nursery.start_soon(play, backend, second, Settings().pipeline(), turn)
+            nursery.start_soon(play, backend, second, assembly.recipe(Settings()), turn)
             await trio.testing.wait_all_tasks_blocked()
             wire.say(word("m", "It rains"))
             await trio.testing.wait_all_tasks_blocked()

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import trio
 
+from pipeline import assembly
+from pipeline.assembly import Settings
 from pipeline.chain import Pipeline
 from pipeline.events import Event, Failed, ToolCall, TurnEnd, Usage
-from pipeline.settings import Settings
 from pipeline.stage import Receive
 from pipeline.turn import OutputSchema, Tool
 from sinks.collect import Collect
@@ -93,14 +94,16 @@ async def test_frames_in_another_order_still_make_a_turn_that_ends_once(
     tmp_path: Path, seed: int
 ) -> None:
     async with ChaosChild(tmp_path).running() as child:
-        events = await play(child.pool, f"TEXT !shuffled={seed}", recipe=Settings().pipeline())
+        events = await play(
+            child.pool, f"TEXT !shuffled={seed}", recipe=assembly.recipe(Settings())
+        )
         assert [event for event in events if isinstance(event, TurnEnd)] == [events[-1]]
         assert text(await play(child.pool, "TEXT")) == HELLO
 
 
 async def test_frames_that_come_twice_make_each_call_once(tmp_path: Path) -> None:
     async with ChaosChild(tmp_path).running() as child:
-        events = await play(child.pool, "BURST !twice", recipe=Settings().pipeline())
+        events = await play(child.pool, "BURST !twice", recipe=assembly.recipe(Settings()))
         calls = [event.call_id for event in events if isinstance(event, ToolCall)]
         assert calls == ["call_a", "call_b", "call_c"]
         assert events[-1] == TurnEnd("tool_calls", at=events[-1].at)

@@ -11,9 +11,9 @@ import pytest
 import trio
 import trio.testing
 
+from pipeline.assembly import Settings, recipe
 from pipeline.events import Event, TextDelta, TurnEnd, Usage
 from pipeline.loose_json import Json
-from pipeline.settings import Settings
 from pipeline.turn import Turn
 from sinks.collect import Collect
 from sources.app_server.protocol.capabilities import Learned
@@ -169,7 +169,7 @@ async def test_a_call_under_an_id_of_the_history_reaches_the_client(
 async def replayed(folder: Path) -> Sequence[Event]:
     (path,) = [Path(found) for found in await trio.Path(folder).iterdir()]
     replay = Replay(path)
-    return await Settings().pipeline().run(replay, Collect(), replay.header.turn)
+    return await recipe(Settings()).run(replay, Collect(), replay.header.turn)
 
 
 async def test_replay_has_the_usage_and_the_end_behind_a_late_call(
@@ -179,7 +179,7 @@ async def test_replay_has_the_usage_and_the_end_behind_a_late_call(
     turn = Turn(model="m", items=tuple(GO), tools=(TOOL,))
     async with slow_codex(burst, LAST, tells=True, learned=Learned()) as (_, backend):
         source = AppServerTurn(backend, turn)
-        await Settings().pipeline().run(source, Stalls(), turn, fuse=True)
+        await recipe(Settings()).run(source, Stalls(), turn, fuse=True)
         await trio.testing.wait_all_tasks_blocked()
         live = await ask(backend, FOLLOW_UP, record=tmp_path)
     assert live.usage == [1010]

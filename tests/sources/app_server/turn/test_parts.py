@@ -12,10 +12,9 @@ import pytest
 import trio
 import trio.testing
 
+from pipeline.assembly import Settings, backend_options, recorder
 from pipeline.errors import ProxyError, UsageError
 from pipeline.loose_json import Json
-from pipeline.recipes import backend_options, recorder
-from pipeline.settings import Settings
 from pipeline.turn import Tool, Turn
 from sources.app_server.process.backend import open_backend
 from sources.app_server.process.facts import BackendFacts

@@ -11,9 +11,10 @@ import trio
 import trio.testing
 from attrs import evolve
 
+from pipeline import assembly
+from pipeline.assembly import Settings
 from pipeline.chain import Pipeline
 from pipeline.events import ToolCall
-from pipeline.settings import Settings
 from pipeline.stage import Receive
 from pipeline.turn import Turn
 from sources.app_server.protocol.client import CALMING, MOST_LEAVING, AppServerClient
@@ -70,7 +71,7 @@ async def test_a_turn_that_ends_by_itself_is_not_interrupted(tmp_path: Path) -> 
 
 async def test_the_cutter_interrupts_once_and_the_thread_is_deleted(tmp_path: Path) -> None:
     async with ChaosChild(tmp_path).running() as child:
-        events = await play(child.pool, "BURST", recipe=Settings().pipeline())
+        events = await play(child.pool, "BURST", recipe=assembly.recipe(Settings()))
         assert len([event for event in events if isinstance(event, ToolCall)]) == 3
         await until_let_go(child)
         assert ends(child) == ["turn/interrupt", "thread/delete"]
@@ -280,7 +281,7 @@ async def test_a_client_that_never_reads_does_not_keep_its_turn_for_ever(tmp_pat
 async def called(child: ChaosChild, words: str) -> Turn:
     """Play a turn that calls a tool and is held; the follow-up that its client sends."""
     asked = turn_of(words)
-    events = await play(child.pool, asked, recipe=Settings().pipeline())
+    events = await play(child.pool, asked, recipe=assembly.recipe(Settings()))
     (call,) = [event for event in events if isinstance(event, ToolCall)]
     await child.until(lambda: len(child.pool.kept) == 1)
     made = {"type": "function_call", "call_id": call.call_id, "name": call.name}
@@ -336,7 +337,7 @@ async def test_a_client_that_leaves_with_its_calls_half_read_is_not_held_for(
 
 async def test_a_turn_is_not_held_for_calls_that_its_client_never_got(tmp_path: Path) -> None:
     async with ChaosChild(tmp_path, keep=KeepOptions()).running() as child:
-        recipe = Settings(tool_block_max=1).pipeline()
+        recipe = assembly.recipe(Settings(tool_block_max=1))
         events = await play(child.pool, "BURST", recipe=recipe)
         assert len([event for event in events if isinstance(event, ToolCall)]) == 1
         await until_let_go(child)

@@ -15,8 +15,8 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.assembly import Settings, recipe
 from pipeline.events import Event, ToolCall, TurnEnd, TurnStart
-from pipeline.settings import Settings
 from pipeline.stage import Receive
 from pipeline.turn import Turn
 from sinks.collect import Collect
@@ -167,7 +167,7 @@ async def test_calls_made_in_time_arrive_though_their_client_stalls(
     turn = Turn(model="m", items=tuple(GO), tools=(TOOL,))
     async with slow_codex(burst, tells=False, learned=untold()) as (_, backend):
         source = AppServerTurn(backend, turn)
-        events = await Settings().pipeline().run(source, Stalls(), turn, fuse=fuse)
+        events = await recipe(Settings()).run(source, Stalls(), turn, fuse=fuse)
     made = [event.call_id for event in events if isinstance(event, ToolCall)]
     assert made == [f"call_{number}" for number in range(1, 13)]
 
@@ -184,7 +184,7 @@ async def test_a_call_that_was_read_too_late_is_handed_out_by_the_follow_up(
     learned = Learned() if tells else untold()
     async with slow_codex(burst, LAST, tells=tells, learned=learned) as (codex, backend):
         source = AppServerTurn(backend, turn)
-        events = await Settings().pipeline().run(source, Stalls(), turn, fuse=fuse)
+        events = await recipe(Settings()).run(source, Stalls(), turn, fuse=fuse)
         await trio.testing.wait_all_tasks_blocked()
         first = Answer(events, 0.0)
         second = await ask(backend, followed(GO, first), record=tmp_path)
@@ -198,7 +198,7 @@ async def test_a_call_that_was_read_too_late_is_handed_out_by_the_follow_up(
     (recording,) = await trio.Path(tmp_path).iterdir()  # a thread: virtual time passes over it
     replay = Replay(Path(recording))
     assert replay.header.turn is not None
-    again = Answer(await Settings().pipeline().run(replay, Collect(), replay.header.turn), 0.0)
+    again = Answer(await recipe(Settings()).run(replay, Collect(), replay.header.turn), 0.0)
     assert [call.call_id for call in again.calls] == ["call_2"]
 
 
@@ -353,7 +353,7 @@ async def test_replay_decides_as_it_was_decided_live(
         header = replay.header
         assert header.turn is not None
         assert (header.version, header.request_id, header.backend) == (1, "req_1", "")
-        replayed = await Settings().pipeline().run(replay, Collect(), header.turn)
+        replayed = await recipe(Settings()).run(replay, Collect(), header.turn)
         again = Answer(replayed, 0.0)
         assert [call.call_id for call in again.calls] == [call.call_id for call in answer.calls]
         assert (again.text, again.usage) == (answer.text, answer.usage)

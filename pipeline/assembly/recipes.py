@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
+from pipeline.assembly.settings import Settings
 from pipeline.chain import Pipeline
 from pipeline.errors import UsageError
 from pipeline.loose_json import Json
-from pipeline.settings import Settings
 from pipeline.turn import Turn
 from sinks.chat import ChatOptions
 from sinks.responses import ResponsesOptions, unique_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
+from typing import Any, Final, Literal, get_args, get_origin
 
 import attrs
 import cattrs
@@ -31,9 +31,6 @@ from stages.aggregate_tool_calls import AggregateOptions
 from stages.cap_tool_calls import CapOptions
 from stages.cut_after_tools import CutOptions
 from stages.dedup_tool_calls import DedupOptions
-
-if TYPE_CHECKING:
-    from pipeline.chain import Pipeline
 
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 
@@ -79,7 +76,7 @@ class Settings(  # attrs lists the fields of the last class first
         return cls(**values)  # type: ignore[arg-type]  # each value was structured just above
 
     def output_mode_for(self, turn: Turn) -> OutputMode:
-        """The mode one request is answered in: its own wish, else the operator's."""
+        """The mode one request is answered in: what it asks for, else the operator's."""
         mode = turn.output_mode or self.output_mode
         if mode == "auto" and turn.offered:
             return "openai-json"
@@ -89,12 +86,6 @@ class Settings(  # attrs lists the fields of the last class first
         """A turn that came through the Responses API, with the mode it is answered in there."""
         mode = turn.output_mode or self.responses_output_mode or None
         return attrs.evolve(turn, output_mode=mode)
-
-    def pipeline(self) -> Pipeline:
-        """The recipe these settings describe."""
-        from pipeline.recipes import recipe  # noqa: PLC0415  # assembly imports settings
-
-        return recipe(self)
 
 
 # -- one value -----------------------------------------------------------------------------------
