@@ -1,1 +1,1 @@
-"""The tests, as a package: what several of them need is imported from here."""
+"""The tests, as a package: what several of them need is in `support`."""

@@ -25,7 +25,7 @@ from pipeline.events import (
 from pipeline.ledger import UNEXPLAINED, Ledger
 from pipeline.turn import Tool, Turn
 from stages.aggregate_tool_calls import AggregateOptions, AggregateToolCalls
-from tests.aggregate_parts import (
+from tests.support.aggregate_parts import (
     HALF,
     KNOWN,
     POLICIES,

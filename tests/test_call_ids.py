@@ -15,7 +15,7 @@ from pipeline.formats.use_tool import WrittenCall, read_json_call, read_sentinel
 from pipeline.turn import Tool, Turn
 from stages.tool_calls.aggregator import ToolCallAggregator
 from stages.tool_calls.ids import CallIds
-from tests.aggregate_parts import KNOWN, TURN, play
+from tests.support.aggregate_parts import KNOWN, TURN, play
 
 MADE = re.compile(r"call_[0-9a-f]{24}")
 

@@ -15,7 +15,7 @@ from pipeline.ledger import Ledger
 from pipeline.stage import Outcome, Receive, Send, Stage
 from sinks.collect import Collect
 from sources.replay import Listed
-from tests.chain_parts import (
+from tests.support.chain_parts import (
     AsyncDouble,
     Endless,
     Hold,

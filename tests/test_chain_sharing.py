@@ -17,7 +17,7 @@ from pipeline.ledger import Ledger
 from pipeline.stage import Receive, Send, Stage
 from pipeline.turn import Tool, Turn
 from sinks.collect import Collect
-from tests.chain_parts import AsyncDouble, Hold, Pass, StopAfter, Waiting, texts
+from tests.support.chain_parts import AsyncDouble, Hold, Pass, StopAfter, Waiting, texts
 
 FUSED = [False, True]
 

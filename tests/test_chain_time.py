@@ -15,7 +15,7 @@ from pipeline.ledger import UNEXPLAINED, Ledger
 from pipeline.stage import Receive, Send, Stage
 from sinks.collect import Collect
 from sources.replay import Listed
-from tests.chain_parts import (
+from tests.support.chain_parts import (
     AsyncDouble,
     Endless,
     Hold,

@@ -20,7 +20,7 @@ from pipeline.stage import AsyncStage, Receive, Send, Stage
 from pipeline.turn import Tool, Turn
 from sinks.collect import Collect
 from sources.replay import Listed
-from tests.chain_parts import Hold, Pass, StopAfter, letters, texts
+from tests.support.chain_parts import Hold, Pass, StopAfter, letters, texts
 from tests.test_chain_sharing import FUSED, Stalls
 
 

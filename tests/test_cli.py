@@ -21,7 +21,7 @@ from pipeline.cli.main import main
 from pipeline.ledger import Ledger
 from pipeline.turn import Tool, Turn
 from sources.replay import Replay
-from tests.responses_automaton import check_stream
+from tests.support.responses_automaton import check_stream
 
 ROOT = Path(__file__).parent.parent
 TRANSCRIPTS = ROOT / "examples" / "transcripts"

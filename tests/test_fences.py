@@ -21,7 +21,7 @@ from pipeline.turn import Tool, Turn
 from stages.tool_calls.fences import LONGEST_GAP, LONGEST_LINE, FenceScanner
 from stages.tool_calls.patterns import DEFAULT_PATTERNS, SENTINEL
 from stages.tool_calls.scanner import Block, BlockScanner, Piece, joined
-from tests.aggregate_parts import TURN, Policy, play
+from tests.support.aggregate_parts import TURN, Policy, play
 
 law: Final = settings(deadline=None, max_examples=400)
 CALL: Final = '<tool_call>{"name": "f"}</tool_call>'

@@ -21,7 +21,7 @@ from sources.app_server.process.supervisor import AppServer
 from sources.app_server.protocol.client import DECLINED
 from sources.app_server.transport.transport import Transport, TransportClosedError
 from sources.demo.chaos_child import ChaosChild
-from tests.chaos_turns import HELLO, play, text
+from tests.support.chaos_turns import HELLO, play, text
 
 
 def events(logs: list[Any]) -> list[tuple[str, str]]:

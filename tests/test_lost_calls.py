@@ -35,7 +35,7 @@ from sinks.responses_json import ResponsesJson
 from sources.decode.turn_decoder import TurnDecoder
 from stages.guard_contract import GuardContract
 from stages.tool_calls.aggregator import ToolCallAggregator
-from tests.aggregate_parts import HALF, KNOWN, POLICIES, UNKNOWN, Policy, play
+from tests.support.aggregate_parts import HALF, KNOWN, POLICIES, UNKNOWN, Policy, play
 
 TWO = Turn(tools=(Tool("f"), Tool("g")))
 ONE = Turn(tools=(Tool("f"),))

@@ -23,9 +23,9 @@ from pipeline.events import (
 from pipeline.turn import Tool, Turn
 from sinks.responses_json import ResponsesJson
 from sinks.responses_sse import ResponsesEncoder
-from tests.responses_automaton import check_stream, parse_stream
-from tests.responses_objects import check_response
-from tests.responses_turns import DOWN
+from tests.support.responses_automaton import check_stream, parse_stream
+from tests.support.responses_objects import check_response
+from tests.support.responses_turns import DOWN
 
 WEATHER = {
     "type": "function",

@@ -10,9 +10,9 @@ import pytest
 
 from pipeline.events import Event, ReasoningDelta, ReasoningItem, TextDelta, ToolCall, TurnEnd
 from sinks.responses_sse import ResponsesEncoder
-from tests.responses_automaton import KINDS, check_events, check_stream
-from tests.responses_objects import REQUIRED, BreachError
-from tests.responses_turns import CALL, DOWN, END, USAGE, options, stream
+from tests.support.responses_automaton import KINDS, check_events, check_stream
+from tests.support.responses_objects import REQUIRED, BreachError
+from tests.support.responses_turns import CALL, DOWN, END, USAGE, options, stream
 
 Events: TypeAlias = list[dict[str, Any]]
 TURN: list[Event] = [

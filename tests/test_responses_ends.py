@@ -13,8 +13,8 @@ from pipeline.events import (
     TurnEnd,
 )
 from sinks.responses_sse import ResponsesEncoder
-from tests.responses_automaton import check_stream, parse_stream
-from tests.responses_turns import (
+from tests.support.responses_automaton import check_stream, parse_stream
+from tests.support.responses_turns import (
     CALL,
     DOWN,
     END,

@@ -17,8 +17,8 @@ from sinks.chat_json import ChatJson
 from sinks.responses import ResponsesOptions, numbered_ids
 from sinks.responses_json import ResponsesJson
 from sinks.responses_sse import ResponsesEncoder
-from tests.responses_automaton import check_stream
-from tests.responses_turns import DOWN
+from tests.support.responses_automaton import check_stream
+from tests.support.responses_turns import DOWN
 from tests.test_laws import PIECES, SETTINGS, timed
 
 TOOLS = {

@@ -14,7 +14,7 @@ from pipeline.turn import Turn
 from sinks.responses import numbered_ids
 from sinks.responses_json import ResponsesBody, ResponsesJson
 from sinks.responses_sse import ResponsesEncoder
-from tests.responses_automaton import check_stream
+from tests.support.responses_automaton import check_stream
 from tests.test_what_it_must_show import (
     BLOCK,
     LOOK,

@@ -15,8 +15,8 @@ from pipeline.errors import ProxyError
 from pipeline.events import Event, ReasoningDelta, ReasoningItem, TextDelta, ToolCall, TurnEnd
 from sinks.responses_json import ResponsesJson
 from sinks.responses_sse import ResponsesEncoder
-from tests.responses_automaton import KINDS, parse_stream
-from tests.responses_turns import CALL, DOWN, END, SECOND, USAGE, body, options, stream
+from tests.support.responses_automaton import KINDS, parse_stream
+from tests.support.responses_turns import CALL, DOWN, END, SECOND, USAGE, body, options, stream
 
 UNION = get_args(ResponseStreamEvent)[0]
 MODELS: dict[str, type[BaseModel]] = {

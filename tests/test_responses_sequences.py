@@ -15,7 +15,7 @@ from pipeline.events import (
     Usage,
 )
 from sinks.responses_sse import ResponsesEncoder
-from tests.responses_turns import (
+from tests.support.responses_turns import (
     END,
     USAGE,
     middle,

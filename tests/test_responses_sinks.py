@@ -24,8 +24,8 @@ from sinks.responses import ResponsesOptions
 from sinks.responses_json import ResponsesJson
 from sinks.responses_sse import BARE, ResponsesEncoder, ResponsesMessages, ResponsesSse
 from sources.replay import Listed
-from tests.responses_automaton import check_stream, parse_stream
-from tests.responses_turns import (
+from tests.support.responses_automaton import check_stream, parse_stream
+from tests.support.responses_turns import (
     CALL,
     DOWN,
     END,

@@ -25,7 +25,7 @@ from pipeline.turn import Turn
 from stages.cap_tool_calls import CapOptions, CapToolCalls
 from stages.cut_after_tools import TAIL, CutAfterTools, CutMode, CutOptions
 from stages.dedup_tool_calls import DedupOptions, DedupToolCalls
-from tests.stage_parts import END, USAGE, call, through
+from tests.support.stage_parts import END, USAGE, call, through
 
 # -- cut -----------------------------------------------------------------------------------------
 

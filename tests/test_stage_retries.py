@@ -21,7 +21,7 @@ from pipeline.events import (
 )
 from pipeline.turn import Tool, Turn
 from stages.reconcile_retries import ReconcileRetries
-from tests.stage_parts import END, call, failure_code, through
+from tests.support.stage_parts import END, call, failure_code, through
 
 
 def text_of(events: Sequence[Event]) -> str:

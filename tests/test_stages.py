@@ -25,7 +25,7 @@ from pipeline.turn import Tool, Turn
 from stages.aggregate_tool_calls import AggregateOptions, AggregateToolCalls
 from stages.drop_mcp_noise import DropMcpNoise
 from stages.guard_contract import RULES, GuardContract
-from tests.stage_parts import END, USAGE, call, failure_code, through
+from tests.support.stage_parts import END, USAGE, call, failure_code, through
 
 # -- noise ---------------------------------------------------------------------------------------
 

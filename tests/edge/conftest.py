@@ -20,7 +20,7 @@ from typing import IO, Any, Final, NoReturn, TypeAlias
 import pytest
 from attrs import frozen
 
-from tests.codex_binaries import binary_of
+from tests.support.codex_binaries import binary_of
 
 from .relay import Exchange, Relay
 

@@ -16,7 +16,7 @@ from wsproto.connection import Connection, ConnectionType
 from wsproto.events import TextMessage
 from wsproto.extensions import Extension, PerMessageDeflate
 
-from tests.responses_automaton import ResponsesAutomaton, check_events, check_stream
+from tests.support.responses_automaton import ResponsesAutomaton, check_events, check_stream
 
 Json: TypeAlias = dict[str, Any]
 

@@ -30,14 +30,14 @@ from sources.app_server.process.options import BackendOptions
 from sources.app_server.turn.turns import AppServerTurn
 from sources.demo.model import ScriptedModel
 from sources.demo.provider import scripted_provider
-from tests.codex_binaries import WHEEL, binary_of
+from tests.support.codex_binaries import WHEEL, binary_of
 
 __all__ = ["binary_of"]  # a fixture
 
 VERSIONS: Final = (WHEEL, "0.166.0", "0.89.0")
 """The binary this project is pinned to, the newest one, and the oldest one that it understands."""
 LONG_ENOUGH: Final = 60.0
-SERVER: Final = Path(__file__).parents[1] / "mcp_server.py"
+SERVER: Final = Path(__file__).parents[1] / "support" / "mcp_server.py"
 PNG: Final = b"\x89PNG\r\n\x1a\n"
 SOON: Final = 10.0
 

@@ -14,9 +14,9 @@ from pipeline.loose_json import Json, as_json
 from pipeline.serve.door import CodexDoor
 from sources.app_server.protocol.prompts import FORM_RULE
 from sources.demo.model import ScriptedModel
-from tests.output_schemas import CLOSED, OPEN, ask, words
 from tests.real.conftest import OpenCodex
 from tests.serve.scripted import Served, served
+from tests.support.output_schemas import CLOSED, OPEN, ask, words
 
 
 @pytest.fixture(params=["wheel", "0.89.0"])

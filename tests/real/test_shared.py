@@ -19,7 +19,7 @@ from sources.app_server.process.backend import Pool
 from sources.app_server.process.options import BackendOptions
 from sources.app_server.process.patience import Patience
 from sources.demo.model import ScriptedModel
-from tests.sharing import sharing
+from tests.support.sharing import sharing
 
 Ask: TypeAlias = Callable[..., Awaitable[ChatCompletion]]
 Said: TypeAlias = Callable[..., Turn]

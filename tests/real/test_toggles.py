@@ -19,8 +19,8 @@ from sinks.chat_json import ChatCompletion
 from sources.app_server.process.backend import Pool
 from sources.demo.model import ScriptedModel
 from sources.demo.script import SCENARIOS, Says, call, text
-from tests.mcp_server import HARMLESS, QUERY
 from tests.serve.scripted import served
+from tests.support.mcp_server import HARMLESS, QUERY
 
 Ask: TypeAlias = Callable[..., Awaitable[ChatCompletion]]
 Said: TypeAlias = Callable[..., Turn]

@@ -9,8 +9,8 @@ import trio
 
 from pipeline.loose_json import Json
 from pipeline.turn import Turn
-from tests.responses_automaton import check_stream
 from tests.serve.scripted import SOON, Served
+from tests.support.responses_automaton import check_stream
 
 RESPONSES: Final = "/v1/responses"
 LOOK: Final[Json] = {"type": "function", "name": "look"}

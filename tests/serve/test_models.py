@@ -11,8 +11,8 @@ import trio
 from pipeline.assembly import Settings
 from pipeline.serve import door
 from pipeline.serve.door import CodexDoor, open_door
-from tests.raw_http import KEY, Talk, backend, http, says
 from tests.serve.scripted import ScriptedDoor, Served, served
+from tests.support.raw_http import KEY, Talk, backend, http, says
 
 
 async def listed(here: Served) -> list[str]:

@@ -11,10 +11,10 @@ from pipeline.assembly import Settings
 from pipeline.loose_json import Json
 from pipeline.serve.door import open_door
 from sources.demo.model import ScriptedModel
-from tests.output_schemas import CLOSED, OPEN, ask, words
 from tests.serve.asking import refused
 from tests.serve.scripted import ScriptedDoor, served
 from tests.serve.test_websocket import heard, say, spoken
+from tests.support.output_schemas import CLOSED, OPEN, ask, words
 
 SEARCH: dict[str, Any] = {"name": "search", "parameters": OPEN, "strict": True}
 TOOLS: dict[str, list[Json]] = {

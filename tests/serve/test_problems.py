@@ -17,9 +17,9 @@ from sources.app_server.transport.transport import Transport
 from sources.app_server.turn.kept import KeepOptions
 from sources.responses_api import open_client
 from sources.responses_request import ResponsesApi
-from tests.app_server_wire import Wire
-from tests.raw_http import COMPLETED, backend, delta, http, says, sse
 from tests.serve.scripted import Served, served, tools
+from tests.support.app_server_wire import Wire
+from tests.support.raw_http import COMPLETED, backend, delta, http, says, sse
 
 FAMILY = "proxy_backend_problems_total"
 THREAD = {"threadId": "T", "turnId": "0"}

@@ -8,7 +8,6 @@ import pytest
 import trio
 
 from pipeline.events import Failed, ReasoningDelta, ReasoningItem, TextDelta, ToolCall, TurnEnd
-from tests.responses_automaton import check_stream, parse_stream
 from tests.serve.asking import LOOK, RESPONSES, post, refused, respond, text, wish
 from tests.serve.scripted import (
     BROKEN,
@@ -24,6 +23,7 @@ from tests.serve.scripted import (
 )
 from tests.serve.wire import post as as_bytes
 from tests.serve.wire import wire
+from tests.support.responses_automaton import check_stream, parse_stream
 
 CALLS: Script = (TextDelta("Looking."), call("a"), call("b", 1), USAGE, TurnEnd())
 SEALED = ReasoningItem("rs_b", ("Hm.",), "sealed-1")

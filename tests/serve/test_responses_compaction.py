@@ -13,7 +13,6 @@ from pipeline.loose_json import Json
 from pipeline.serve.compaction import ASK_FOR_SUMMARY
 from pipeline.serve.sealed import PREFACE
 from pipeline.turn import Turn
-from tests.responses_automaton import check_stream, parse_stream
 from tests.serve.asking import (
     ANN,
     BOB,
@@ -32,6 +31,7 @@ from tests.serve.asking import (
     wish,
 )
 from tests.serve.scripted import FAILS, HELLO, USAGE, Script, ScriptedDoor, Served, call, served
+from tests.support.responses_automaton import check_stream, parse_stream
 
 COMPACT = f"{RESPONSES}/compact"
 TRIGGER: Json = {"type": "compaction_trigger"}

@@ -10,10 +10,10 @@ import pytest
 import trio
 
 from pipeline.events import TextDelta, TurnEnd
-from tests.responses_automaton import check_stream
 from tests.serve.asking import LOOK, RESPONSES, look_up, text, wish
 from tests.serve.scripted import SOON, Script, ScriptedDoor, Served, call, served
 from tests.serve.wire import Wire, post
+from tests.support.responses_automaton import check_stream
 
 
 class Client:

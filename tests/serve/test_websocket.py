@@ -17,8 +17,8 @@ from pipeline.serve import websocket
 from pipeline.serve.exchange import Exchange
 from sinks.responses import ResponsesOptions
 from sinks.responses_sse import ResponsesMessages
-from tests.responses_automaton import check_events
 from tests.serve.scripted import BROKEN, FAILS, HELLO, SOON, ScriptedDoor, Served, call, served
+from tests.support.responses_automaton import check_events
 
 Json: TypeAlias = dict[str, Any]
 LAST = {"response.completed", "response.failed", "error"}

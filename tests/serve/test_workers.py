@@ -22,10 +22,10 @@ from pipeline.loose_json import Json
 from pipeline.serve.peers import REPLY_WITHIN
 from pipeline.workers.supervisor import MEMORY
 from sources.demo.model import ScriptedModel
-from tests.fake_listening import fake_codex, pids
 from tests.serve.asking import RESPONSES, wish
 from tests.serve.scripted import CHAT, body
 from tests.serve.test_command import Started, alive, asking, start, until_gone
+from tests.support.fake_listening import fake_codex, pids
 
 SOON = 10.0
 TRIES = 200

@@ -36,8 +36,8 @@ from sources.problems import (
 )
 from sources.responses_api import ResponsesApiTurn, open_client
 from sources.responses_request import ResponsesApi
-from tests.app_server_wire import connected
-from tests.raw_http import COMPLETED, KEY, TURN, backend, http, says, sse
+from tests.support.app_server_wire import connected
+from tests.support.raw_http import COMPLETED, KEY, TURN, backend, http, says, sse
 
 TRANSCRIPTS = sorted((Path(__file__).parents[2] / "examples" / "transcripts").rglob("*.jsonl"))
 SECRET = "xyzzy-plugh-4711"  # noqa: S105

@@ -15,7 +15,7 @@ from pipeline.events import Burst
 from sources.app_server.turn.place import Bounds
 from sources.responses_api import MOST_UNREAD, ResponsesApiTurn, open_client
 from sources.responses_request import ResponsesApi
-from tests.raw_http import (
+from tests.support.raw_http import (
     COMPLETED,
     KEY,
     TURN,

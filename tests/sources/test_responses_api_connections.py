@@ -12,7 +12,7 @@ from pipeline.assembly import Settings, recipe
 from sinks.collect import Collect
 from sources.responses_api import ResponsesApiTurn, open_client
 from sources.responses_request import ResponsesApi
-from tests.raw_http import COMPLETED, KEY, TURN, backend, chunked, delta, request_on, words
+from tests.support.raw_http import COMPLETED, KEY, TURN, backend, chunked, delta, request_on, words
 
 ANSWER = chunked(delta("hi"), COMPLETED, end=False)
 COMMENT = b"8\r\n: more\n\n\r\n"

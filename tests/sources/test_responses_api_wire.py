@@ -15,7 +15,7 @@ from pipeline.events import ToolCall, TurnEnd
 from sinks.collect import Collect
 from sources.responses_api import MOST_OF_AN_ERROR, ResponsesApiTurn
 from sources.responses_request import ResponsesApi
-from tests.raw_http import (
+from tests.support.raw_http import (
     COMPLETED,
     STREAM,
     TURN,

@@ -15,9 +15,9 @@ from pipeline.errors import ProxyError
 from sources.app_server.process.backend import Pool
 from sources.app_server.process.options import BackendOptions
 from sources.app_server.process.patience import Patience
-from tests.chaos_turns import HELLO, failure, play, text
-from tests.fake_listening import fake_codex, pids
-from tests.sharing import Sharing, sharing
+from tests.support.chaos_turns import HELLO, failure, play, text
+from tests.support.fake_listening import fake_codex, pids
+from tests.support.sharing import Sharing, sharing
 
 HURRY = Patience(handshake=10.0, first_pause=0.02)
 SOON = 8.0

@@ -21,7 +21,7 @@ from sources.app_server.transport import child as child_process
 from sources.app_server.transport.stdio import StdioTransport
 from sources.app_server.transport.transport import Transport, TransportClosedError
 from sources.demo.chaos_child import HURRY, ChaosChild
-from tests.chaos_turns import HELLO, failure, play, text
+from tests.support.chaos_turns import HELLO, failure, play, text
 
 
 def lives(pid: int) -> bool:

@@ -23,7 +23,7 @@ from sources.app_server.protocol.thread import ThreadPlan
 from sources.app_server.turn.place import Place
 from sources.app_server.turn.reading import message_of
 from sources.app_server.turn.session import LATEST, LETTING_GO, Session
-from tests.app_server_wire import connected
+from tests.support.app_server_wire import connected
 
 APPROVAL = "item/commandExecution/requestApproval"
 

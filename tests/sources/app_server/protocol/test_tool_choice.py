@@ -17,7 +17,7 @@ from sources.app_server.protocol.capabilities import Capabilities
 from sources.app_server.protocol.thread import ThreadPlan
 from sources.app_server.turn.kept import KeepOptions
 from sources.demo.chaos_child import ChaosChild
-from tests.chaos_turns import play, text, turn_of
+from tests.support.chaos_turns import play, text, turn_of
 
 TOOLS = (Tool("localSearch"), Tool("exec_command"))
 NATIVE = Capabilities(dynamic_tools=True, inject_items=True)

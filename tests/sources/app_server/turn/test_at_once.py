@@ -22,8 +22,8 @@ from sources.app_server.turn.kept import KeptThreads
 from sources.app_server.turn.place import Bounds, Place
 from sources.app_server.turn.reading import FEW
 from sources.app_server.turn.turns import AppServerTurn
-from tests.app_server_wire import Wire, connected
-from tests.chaos_turns import failure, text
+from tests.support.app_server_wire import Wire, connected
+from tests.support.chaos_turns import failure, text
 
 ASKED = ({"type": "message", "role": "user", "content": "Tell me"},)
 

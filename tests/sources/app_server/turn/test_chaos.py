@@ -23,7 +23,7 @@ from sources.app_server.transport import stdio
 from sources.app_server.transport.framing import LineFramer
 from sources.app_server.turn.turns import AppServerTurn
 from sources.demo.chaos_child import ChaosChild
-from tests.chaos_turns import HELLO, play, text, turn_of
+from tests.support.chaos_turns import HELLO, play, text, turn_of
 
 PROBES = 2
 """So many threads are asked for, and refused, to find out what the backend can do."""

@@ -21,8 +21,17 @@ from sources.app_server.turn.record import Recorder
 from sources.app_server.turn.turns import AppServerTurn
 from sources.decode.turn_decoder import TurnDecoder
 from sources.replay import Replay
-from tests.slow_codex import TOOL, Answer, Response, SlowCodex, Step, ask, converse, slow_codex
 from tests.sources.app_server.turn.test_slow_calls import GO, LAST, Stalls, calls, told, untold
+from tests.support.slow_codex import (
+    TOOL,
+    Answer,
+    Response,
+    SlowCodex,
+    Step,
+    ask,
+    converse,
+    slow_codex,
+)
 
 CALLED: Json = {
     "type": "function_call",

@@ -23,7 +23,7 @@ from sources.app_server.turn.kept import KeepOptions
 from sources.app_server.turn.place import Bounds
 from sources.app_server.turn.turns import AppServerTurn
 from sources.demo.chaos_child import ChaosChild
-from tests.chaos_turns import failure, play, text, turn_of
+from tests.support.chaos_turns import failure, play, text, turn_of
 
 QUICK = Bounds(first_event=0.15, idle=0.15, total=3.0)
 

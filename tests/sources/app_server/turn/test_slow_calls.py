@@ -25,7 +25,7 @@ from sources.app_server.turn.kept import KeepOptions
 from sources.app_server.turn.place import Bounds
 from sources.app_server.turn.turns import AppServerTurn
 from sources.replay import Replay
-from tests.slow_codex import (
+from tests.support.slow_codex import (
     TOOL,
     Answer,
     Response,

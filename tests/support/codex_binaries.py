@@ -17,7 +17,7 @@ import pytest
 from sources.app_server.process.binary import native
 
 WHEEL: Final = "wheel"
-KEPT: Final = Path(__file__).parents[1] / ".cache" / "codex"
+KEPT: Final = Path(__file__).parents[2] / ".cache" / "codex"
 
 
 class MissingCodexError(Exception):

@@ -11,7 +11,14 @@ from typing import Final
 
 import msgspec
 
-from tests.responses_objects import BreachError, Json, check_item, check_part, check_response, must
+from tests.support.responses_objects import (
+    BreachError,
+    Json,
+    check_item,
+    check_part,
+    check_response,
+    must,
+)
 
 _PLACE: Final = {"item_id", "output_index"}
 _FIELDS: Final[dict[str, set[str]]] = {

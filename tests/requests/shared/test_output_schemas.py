@@ -17,7 +17,7 @@ from sources.app_server.protocol.capabilities import Capabilities
 from sources.app_server.protocol.prompts import FORM_RULE
 from sources.app_server.protocol.thread import ThreadPlan
 from sources.demo.script import answer
-from tests.output_schemas import CLOSED, OPEN
+from tests.support.output_schemas import CLOSED, OPEN
 
 WITHIN: dict[str, Any] = {**CLOSED, "$defs": {"Step": {**CLOSED, "required": ["word"]}}}
 

@@ -22,7 +22,7 @@ from sources.app_server.turn.kept import KeepOptions, KeptThreads
 from sources.app_server.turn.place import Bounds, Place
 from sources.app_server.turn.record import Recorder
 from sources.app_server.turn.turns import AppServerTurn
-from tests.app_server_wire import Wire, connected
+from tests.support.app_server_wire import Wire, connected
 
 CAN = Capabilities(
     dynamic_tools=True, inject_items=True, delete_thread=True, archive_thread=True, raw_events=True

@@ -20,7 +20,7 @@ from pipeline.formats.transcripts import Record, bounded_lines, read_records
 from sinks.collect import Collect
 from sources.replay import Replay
 
-TRANSCRIPTS = Path(__file__).parent.parent / "examples" / "transcripts"
+TRANSCRIPTS = Path(__file__).parents[2] / "examples" / "transcripts"
 RECORDED = sorted(TRANSCRIPTS.rglob("*.jsonl"))
 
 every_recording = pytest.mark.parametrize(

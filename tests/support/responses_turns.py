@@ -19,7 +19,7 @@ from pipeline.turn import Tool
 from sinks.responses import ResponsesOptions, numbered_ids
 from sinks.responses_json import ResponsesJson
 from sinks.responses_sse import ResponsesEncoder
-from tests.responses_automaton import check_stream, parse_stream
+from tests.support.responses_automaton import check_stream, parse_stream
 
 TOOLS = {
     "search": Tool("search"),

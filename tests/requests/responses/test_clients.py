@@ -19,7 +19,7 @@ from pipeline.loose_json import Json
 from pipeline.requests.responses import CompactRequest, ResponsesRequest
 from pipeline.turn import Turn
 
-CAUGHT = Path(__file__).parent / "data" / "responses"
+CAUGHT = Path(__file__).parents[2] / "data" / "responses"
 """Bodies that were caught on their way, less long texts."""
 CODEX_TOOLS = [
     "exec_command",
