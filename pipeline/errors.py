@@ -38,6 +38,22 @@ class ProxyError(Exception):
         self.failure = failure
 
 
+def refusal(param: str | None, problem: str, *, code: str = "invalid_request_error") -> ProxyError:
+    """The error 400 for one wrong field of a request, or for its body as a whole.
+
+    The message is the name of the field and then the problem.
+    """
+    return ProxyError(
+        Failure(
+            f"{param or 'the request body'} {problem}",
+            status=400,
+            type="invalid_request_error",
+            code=code,
+            param=param,
+        )
+    )
+
+
 class UsageError(ValueError):
     """Something a person gave us, a flag or a file, cannot be used; the message says what can."""
 

@@ -6,7 +6,7 @@ alone, so a recorded turn replayed in an instant takes the same decisions as the
 
 from __future__ import annotations
 
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 from attrs import frozen
 
@@ -217,25 +217,7 @@ Event: TypeAlias = (
     | TurnEnd
 )
 
-EVENT_TYPES: Final[frozenset[type]] = frozenset(
-    {
-        TurnStart,
-        TextDelta,
-        ReasoningDelta,
-        ReasoningItem,
-        ToolCall,
-        ToolCallFragment,
-        CallProgress,
-        LostCall,
-        ToolOutput,
-        Usage,
-        ResponseEnd,
-        RetryNotice,
-        BackendNotice,
-        Failed,
-        TurnEnd,
-    }
-)
+EVENT_TYPES: Final[frozenset[type]] = frozenset(get_args(Event))
 
 Burst: TypeAlias = tuple[Event, ...]
 """What one read of the backend yielded for one turn: the unit that travels through channels."""

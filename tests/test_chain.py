@@ -53,7 +53,7 @@ async def test_a_stage_that_is_done_makes_the_source_leave(fuse: bool) -> None:
 async def test_a_source_that_waits_leaves_too_when_a_stage_is_done(fuse: bool) -> None:
     source, ledger = Waiting(), Ledger()
     recipe = Pipeline([("a", Pass), ("b", Pass), ("stop", lambda: StopAfter(1)), ("c", Pass)])
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         assert texts(await recipe.run(source, Collect(), ledger=ledger, fuse=fuse)) == "x"
     # Where they share a task, its own send tells it.
     assert source.left_because is (trio.BrokenResourceError if fuse else trio.Cancelled)
@@ -68,7 +68,7 @@ async def test_a_source_that_waits_leaves_too_when_the_sink_has_enough(
             return await receive.receive()
 
     source = Waiting()
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         await Pipeline([("a", Pass), ("double", AsyncDouble)]).run(source, One())
     assert source.left_because is trio.Cancelled
 

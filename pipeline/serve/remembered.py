@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
-from pipeline.errors import Failure, ProxyError
+from pipeline.errors import Failure, ProxyError, refusal
 from pipeline.loose_json import Json, text_of
 from pipeline.requests.responses import ResponsesRequest
 from pipeline.requests.responses.references import COMPACTIONS, sealed_in, with_opened
-from pipeline.requests.shared.structure import refusal
 from pipeline.serve.sealed import Sealed
 from pipeline.store.responses import ResponseStore, StoredResponse
 

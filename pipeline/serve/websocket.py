@@ -12,10 +12,9 @@ import trio
 from attrs import evolve
 
 from pipeline import assembly
-from pipeline.errors import Failure, ProxyError
+from pipeline.errors import Failure, ProxyError, refusal
 from pipeline.loose_json import Json, as_json, is_json
 from pipeline.requests.responses import ResponsesRequest
-from pipeline.requests.shared.structure import refusal
 from pipeline.serve.asking import enter, output_mode_from, without_effect
 from pipeline.serve.body import MIB, parse, too_large
 from pipeline.serve.exchange import Exchange, client_ids

@@ -64,7 +64,7 @@ async def test_a_model_that_the_operator_names_is_found_while_the_backend_is_col
     cold = ScriptedDoor()
     cold.listed = None
     async with served(cold, models="a") as here:
-        with trio.fail_after(2):
+        with trio.fail_after(4):
             assert await found(here, "a") == (200, "a")
 
 

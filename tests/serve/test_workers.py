@@ -19,7 +19,6 @@ import trio
 
 from pipeline.cli.main import main
 from pipeline.loose_json import Json
-from pipeline.serve.peers import REPLY_WITHIN
 from pipeline.workers.supervisor import MEMORY
 from sources.demo.model import ScriptedModel
 from tests.serve.asking import RESPONSES, wish
@@ -275,13 +274,13 @@ async def test_a_worker_that_is_silent_delays_nobody_for_long_and_loses_nothing(
         (first,) = (line for line in logged(server, "a worker serves") if line["worker"] == 1)
         os.kill(first["pid"], signal.SIGSTOP)
         try:
-            with trio.fail_after(2 * REPLY_WITHIN["makes"]):
+            with trio.fail_after(SOON):
                 shown = await both.other.get(path)
                 assert shown.json()["status"] in {"queued", "in_progress"}
                 assert (await both.other.get(f"{RESPONSES}/resp_none")).status_code == 404
                 assert (await both.other.post(RESPONSES, json=wish("Hello!"))).status_code == 200
             for method, where in (("POST", f"{path}/cancel"), ("DELETE", path)):
-                with trio.fail_after(2 * REPLY_WITHIN["cancel"]):
+                with trio.fail_after(SOON):
                     assert (await both.other.request(method, where)).status_code == 503
         finally:
             os.kill(first["pid"], signal.SIGCONT)

@@ -32,7 +32,7 @@ def user(words: str, **fields: Any) -> Turn:
 
 
 async def events_of(source: ResponsesApiTurn, turn: Turn, **settings: Any) -> list[Event]:
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         return await assembly.recipe(Settings(**settings)).run(source, Collect(), turn)
 
 
@@ -40,7 +40,7 @@ async def ask(url: str, turn: Turn, **settings: Any) -> Message:
     """The choice a chat client gets, through the whole recipe."""
     recipe, options = Settings(**settings), chat_options(Settings(**settings), turn)
     source = ResponsesApiTurn(ResponsesApi(url), turn)
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         answer = await assembly.recipe(recipe).run(source, ChatJson(options), turn)
     return {**answer.body["choices"][0], "usage": answer.body["usage"]}
 
@@ -207,7 +207,7 @@ async def test_a_cut_after_the_calls_closes_the_request(
         source = ResponsesApiTurn(ResponsesApi(url), turn, client if shared else None)
         events = await events_of(source, turn, stop_after_tools_mode="first")
         assert [event.name for event in events if isinstance(event, ToolCall)] == ["localSearch"]
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             await model.left.wait()
     assert model.leavers == 1
 
@@ -216,7 +216,7 @@ async def test_a_sink_that_has_enough_closes_the_request() -> None:
     model, turn = Watched(), user("HANG")
     async with model.serving() as url, open_client() as client:
         source = ResponsesApiTurn(ResponsesApi(url), turn, client)
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             assert "Wait".startswith(await assembly.recipe(Settings()).run(source, Enough(), turn))
             await model.left.wait()
     assert model.leavers == 1
@@ -232,9 +232,9 @@ async def test_a_client_that_leaves_closes_the_request(words: str) -> None:
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(assembly.recipe(Settings()).run, source, Collect(), turn)
-            with trio.fail_after(5):
+            with trio.fail_after(30):
                 await heard.wait()
             nursery.cancel_scope.cancel()
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             await model.left.wait()
     assert model.leavers == 1

@@ -58,7 +58,7 @@ async def test_what_one_read_brought_goes_on_as_one_burst() -> None:
     answer = chunked(*[delta(str(number)) for number in range(100)], COMPLETED)
     kept = Bursts()
     async with backend(says(answer)) as url:
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             await ResponsesApiTurn(ResponsesApi(url), TURN).run(kept)
     assert words(kept.bursts[0]).startswith("0123456789")
     assert len(kept.bursts) <= 2  # the kernel may split what was sent at once
@@ -79,7 +79,7 @@ async def test_what_comes_late_is_not_waited_for() -> None:
 
     kept = Telling()
     async with backend(talk) as url:
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             await ResponsesApiTurn(ResponsesApi(url), TURN).run(kept)
     assert [words(burst) for burst in kept.bursts] == ["first", ""]
 
@@ -171,7 +171,7 @@ async def test_a_slow_client_stops_the_backend_and_may_still_leave(shared: bool)
 
     async with backend(talk) as url, open_client() as client:
         source = ResponsesApiTurn(ResponsesApi(url), TURN, client if shared else None)
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(source.run, Stuck())
                 await trio.testing.wait_all_tasks_blocked(0.1)
@@ -216,7 +216,7 @@ async def test_the_key_is_in_its_header() -> None:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         nursery.start_soon(trio.serve_listeners, serve, listeners)
         url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             await ResponsesApiTurn(ResponsesApi(url, KEY), TURN).run(Bursts())
         nursery.cancel_scope.cancel()
     head, _, body = heads[0].partition(b"\r\n\r\n")

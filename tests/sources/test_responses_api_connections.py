@@ -43,7 +43,7 @@ async def ask(server: Server, times: int) -> None:
     async with backend(server.talk) as url, open_client() as client:
         for _ in range(times):
             source = ResponsesApiTurn(ResponsesApi(url, KEY), TURN, client)
-            with trio.fail_after(5):
+            with trio.fail_after(30):
                 events = await recipe(Settings()).run(source, Collect(), TURN)
             assert words(events) == "hi"
 

@@ -18,7 +18,7 @@ from sources.responses_request import ResponsesApi
 async def failure_from(url: str) -> Failure:
     """What a client is told, at the end of the whole recipe."""
     source = ResponsesApiTurn(ResponsesApi(url), Turn())
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         failed, end = await recipe(Settings()).run(source, Collect(), Turn())
     assert isinstance(failed, Failed)
     assert isinstance(end, TurnEnd)

@@ -40,7 +40,7 @@ async def play(
     """Run a turn to its end, through no stage unless a recipe is given."""
     turn = turn_of(turn) if isinstance(turn, str) else turn
     source = AppServerTurn(backend, turn, bounds)
-    with trio.fail_after(8):
+    with trio.fail_after(30):
         return await (recipe or Pipeline()).run(source, Collect(), turn)
 
 

@@ -97,7 +97,7 @@ async def hear(talk: Talk, bounds: Bounds | None = None) -> list[Event]:
     """What comes out at the end of the whole recipe."""
     async with backend(talk) as url:
         source = ResponsesApiTurn(ResponsesApi(url, KEY, bounds or Bounds()), TURN)
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             return await recipe(Settings()).run(source, Collect(), TURN)
 
 

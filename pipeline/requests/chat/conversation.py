@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from pipeline.errors import refusal
 from pipeline.loose_json import Json
 from pipeline.requests.chat.messages import CalledFunction, Message
 from pipeline.requests.shared.conversation import Conversation, UniqueIds, with_all_outputs
-from pipeline.requests.shared.structure import refusal
 
 
 def conversation(messages: Sequence[Message], *, system: bool = True) -> Conversation:
@@ -24,13 +24,13 @@ def conversation(messages: Sequence[Message], *, system: bool = True) -> Convers
             "holds nothing but system messages, which this server is set to leave out; send a "
             "user's message",
         )
-    instructions = [_words(message) for message in messages[:leading] if system]
+    instructions = [message.content.text for message in messages[:leading] if system]
     calls = _Calls()
     items: list[Json] = []
     for number, message in enumerate(messages[leading:], start=leading):
         match message.role:
             case "system" | "developer":
-                if system and (words := _words(message)):
+                if system and (words := message.content.text):
                     items.append(_message("developer", words))
             case "user":
                 items.append(_message("user", message.content.said("input_text")))
@@ -41,10 +41,6 @@ def conversation(messages: Sequence[Message], *, system: bool = True) -> Convers
                 items.append(calls.answered(message, f"messages[{number}]"))
     kept = "\n\n".join(words for words in instructions if words)
     return Conversation(kept, tuple(with_all_outputs(items)))
-
-
-def _words(message: Message) -> str:
-    return "\n".join(message.content.texts)
 
 
 def _message(role: str, content: str | list[Json]) -> Json:
@@ -88,8 +84,8 @@ class _Calls:
 
     def answered(self, message: Message, at: str) -> Json:
         call_id = self._tool(message, at) if message.role == "tool" else self._function(message, at)
-        words = "\n".join(message.content.texts)
-        output = message.content.said("input_text") if message.content.pictures else words
+        content = message.content
+        output = content.said("input_text") if content.pictures else content.text
         return {"type": "function_call_output", "call_id": call_id, "output": output}
 
     def _tool(self, message: Message, at: str) -> str:

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from attrs import evolve, field, frozen
 
+from pipeline.errors import refusal
 from pipeline.loose_json import Json, as_json, is_json, is_list
 from pipeline.requests.chat.conversation import conversation
 from pipeline.requests.chat.messages import Message
@@ -26,7 +27,6 @@ from pipeline.requests.shared.structure import (
     WrongError,
     by_type,
     made,
-    refusal,
     structured,
     structures,
     wanted,

@@ -7,15 +7,9 @@ from typing import Literal
 
 from attrs import frozen
 
+from pipeline.errors import refusal
 from pipeline.loose_json import is_json
-from pipeline.requests.shared.structure import (
-    WrongError,
-    by_type,
-    made,
-    refusal,
-    structures,
-    wanted,
-)
+from pipeline.requests.shared.structure import WrongError, by_type, made, structures, wanted
 from pipeline.requests.shared.tools import Choice, FunctionSpec, Mode, Offer, chosen
 from pipeline.turn import Tool
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from attrs import frozen
 
+from pipeline.errors import refusal
 from pipeline.loose_json import Json
 from pipeline.requests.responses.items import (
     Answered,
@@ -21,7 +22,6 @@ from pipeline.requests.responses.items import (
 )
 from pipeline.requests.responses.tools import Declared, Toolbox
 from pipeline.requests.shared.conversation import Conversation, UniqueIds, with_all_outputs
-from pipeline.requests.shared.structure import refusal
 
 
 @frozen
@@ -103,7 +103,7 @@ def _told(what: What) -> bool:
 
 
 def _words(what: What) -> str:
-    return "\n".join(what.content.texts) if isinstance(what, Said) else ""
+    return what.content.text if isinstance(what, Said) else ""
 
 
 def _message(message: Said, *, system: bool) -> Iterator[Json]:

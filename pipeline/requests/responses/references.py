@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import evolve
 
+from pipeline.errors import refusal
 from pipeline.loose_json import Json
 from pipeline.requests.responses.input_items import structured_items
 from pipeline.requests.responses.items import Compaction, Input, Reference
-from pipeline.requests.shared.structure import refusal
 
 COMPACTIONS = frozenset({"compaction", "compaction_summary", "context_compaction"})
 

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, Self
 
 from attrs import evolve, field, frozen
 
+from pipeline.errors import refusal
 from pipeline.loose_json import Json, as_json, is_json
 from pipeline.requests.responses import references
 from pipeline.requests.responses.echo import echo, shown
@@ -26,7 +27,7 @@ from pipeline.requests.shared.answer_form import (
 )
 from pipeline.requests.shared.ignored import listed, names_of, unread
 from pipeline.requests.shared.options import RequestOptions
-from pipeline.requests.shared.structure import OMIT, WrongError, refusal, structured
+from pipeline.requests.shared.structure import OMIT, WrongError, structured
 from pipeline.requests.shared.tools import chosen
 from pipeline.turn import OutputMode, Turn
 

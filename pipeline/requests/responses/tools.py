@@ -10,16 +10,10 @@ from typing import Final, Literal, TypeAlias
 
 from attrs import Factory, field, frozen
 
+from pipeline.errors import refusal
 from pipeline.formats.custom_tools import PARAMETERS
 from pipeline.loose_json import Json
-from pipeline.requests.shared.structure import (
-    WrongError,
-    by_type,
-    exactly,
-    made,
-    refusal,
-    structures,
-)
+from pipeline.requests.shared.structure import WrongError, by_type, exactly, made, structures
 from pipeline.requests.shared.tools import FunctionSpec, check_name
 from pipeline.turn import Tool
 

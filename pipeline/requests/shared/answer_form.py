@@ -7,17 +7,11 @@ from typing import Final, Literal, TypeAlias
 
 from attrs import frozen
 
+from pipeline.errors import refusal
 from pipeline.formats.strict_schema import first_violation
 from pipeline.loose_json import as_json, is_json
 from pipeline.requests.shared.ignored import names_of, unread
-from pipeline.requests.shared.structure import (
-    WrongError,
-    by_type,
-    exactly,
-    refusal,
-    structures,
-    wanted,
-)
+from pipeline.requests.shared.structure import WrongError, by_type, exactly, structures, wanted
 from pipeline.turn import OutputSchema
 
 Verbosity: TypeAlias = Literal["low", "medium", "high"]

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import attrs
 
+from pipeline.errors import refusal
 from pipeline.loose_json import Json
-from pipeline.requests.shared.structure import refusal
 
 _SO_ANYWAY: Final[dict[str, tuple[Any, ...]]] = {
     "store": (False,),

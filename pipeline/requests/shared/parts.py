@@ -55,6 +55,11 @@ class Content:
             return (self.value,)
         return tuple(part.text for part in self.value or () if isinstance(part, Text))
 
+    @property
+    def text(self) -> str:
+        """The texts, one per line."""
+        return "\n".join(self.texts)
+
     def said(self, kind: str) -> str | list[Json]:
         """The content as an item of the Responses API has it, its words of the given kind."""
         return self.value if isinstance(self.value, str) else self.parts(kind)

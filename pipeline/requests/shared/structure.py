@@ -9,7 +9,7 @@ import attrs
 import cattrs
 from cattrs.gen import make_dict_structure_fn, override
 
-from pipeline.errors import Failure, ProxyError
+from pipeline.errors import refusal
 from pipeline.loose_json import Json
 
 T = TypeVar("T")
@@ -25,19 +25,6 @@ class WrongError(Exception):
         super().__init__(problem)
         self.problem = problem
         self.at = at
-
-
-def refusal(param: str | None, problem: str, *, code: str = "invalid_request_error") -> ProxyError:
-    """The error that a client gets for one wrong field, or for the body as a whole."""
-    return ProxyError(
-        Failure(
-            f"{param or 'the request body'} {problem}",
-            status=400,
-            type="invalid_request_error",
-            code=code,
-            param=param,
-        )
-    )
 
 
 def structured(body: object, target: type[T]) -> T:

@@ -7,7 +7,8 @@ from typing import Any, Literal, TypeAlias
 
 from attrs import frozen
 
-from pipeline.requests.shared.structure import WrongError, refusal
+from pipeline.errors import refusal
+from pipeline.requests.shared.structure import WrongError
 from pipeline.turn import NamedTool, Tool, ToolChoice
 
 Mode: TypeAlias = Literal["none", "auto", "required"]

@@ -54,7 +54,7 @@ async def test_who_sends_more_and_leaves_cancels_its_turn(stream: bool, ahead: b
             await connection.write(post(body(stream=stream)))
             turn = await door.until_turn()
             await connection.write(ahead)
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             await turn.over.wait()
         assert (turn.left, len(door.turns)) == ("cancelled", 1)
 
@@ -93,7 +93,7 @@ async def test_who_leaves_before_the_first_byte_cancels_its_turn_once(stream: bo
             await connection.write(post(body(stream=stream)))
             turn = await door.until_turn()
             assert here.server.admission.running == 1
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             await turn.over.wait()
         (line,) = await here.until_logged()
         assert (turn.left, len(door.turns)) == ("cancelled", 1)

@@ -106,7 +106,7 @@ async def test_a_turn_may_leave_while_its_question_is_declined() -> None:
         await trio.testing.wait_all_tasks_blocked()
         mailbox = client.open_mailbox("u")
         wire.say(delta("u", "b"))
-        with trio.fail_after(1):
+        with trio.fail_after(30):
             assert [len(delivery.letters) for delivery in await mailbox.take()] == [1]
 
 
@@ -115,7 +115,7 @@ async def test_a_backend_that_asks_and_is_gone_ends_the_connection_and_nothing_e
         client.open_mailbox("t")
         wire.say(question(APPROVAL, "t"))
         wire.open = False
-        with trio.fail_after(1):
+        with trio.fail_after(30):
             await client.until_gone()
         assert client.gone in ("nobody is there", "it hung up")
 
@@ -212,7 +212,7 @@ async def test_everybody_who_waits_is_told_at_once_when_the_connection_ends() ->
         mailbox = client.open_mailbox("t")
         pending = client.begin("turn/start", {})
         wire.hang_up()
-        with trio.fail_after(1):
+        with trio.fail_after(30):
             with pytest.raises(BackendGoneError, match="it hung up"):
                 await pending.wait()
             with pytest.raises(MailboxClosedError, match="it hung up"):
@@ -231,7 +231,7 @@ async def test_a_backend_that_does_not_read_at_all_is_given_up_at_once(
         wire.gate = trio.Event()
         first = client.begin("thread/inject_items", {"x": "y" * 900})
         second = client.begin("thread/inject_items", {"x": "y" * 900})
-        with trio.fail_after(1):
+        with trio.fail_after(5):
             for pending in (first, second):
                 with pytest.raises(BackendGoneError, match="does not read"):
                     await pending.wait()

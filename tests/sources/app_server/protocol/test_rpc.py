@@ -197,7 +197,7 @@ async def test_a_reader_waits_for_the_next_letter() -> None:
     async def take() -> None:
         taken.extend(numbers(await mailbox.take()))
 
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(take)
             await trio.testing.wait_all_tasks_blocked()
@@ -225,7 +225,7 @@ async def test_reading_makes_room() -> None:
 
 async def test_the_first_reason_of_a_closed_mailbox_stays_and_wakes_its_reader() -> None:
     mailbox = Mailbox()
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
 
             async def take() -> None:
