@@ -112,6 +112,8 @@ class CutAfterTools(Stage):
                 self._wait_on()
                 return self.fold(event, "a call is on its way")
             case TextDelta() | ReasoningDelta() | ReasoningItem() if self._calling:
+                if isinstance(event, TextDelta):
+                    self._writing = False  # what looked like a call is text after all
                 self._wait_on()
                 if not self._suppress_tail:
                     return (event,)

@@ -8,6 +8,7 @@ from math import inf
 
 import pytest
 
+from pipeline.assembly import Settings, recipe
 from pipeline.events import (
     CallProgress,
     Event,
@@ -21,7 +22,7 @@ from pipeline.events import (
     TurnStart,
 )
 from pipeline.ledger import Ledger
-from pipeline.turn import Turn
+from pipeline.turn import Tool, Turn
 from stages.cap_tool_calls import CapOptions, CapToolCalls
 from stages.cut_after_tools import TAIL, CutAfterTools, CutMode, CutOptions
 from stages.dedup_tool_calls import DedupOptions, DedupToolCalls
@@ -138,6 +139,26 @@ def test_a_call_that_was_being_written_when_it_was_cut_is_told_of(
 ) -> None:
     out = through(cutter(), UNTOLD, call("a"), *written, TextDelta("late", at=9.0))
     assert out[-1] == TurnEnd("tool_calls", calls_truncated=truncated, at=0.4 if written else 0.3)
+
+
+@pytest.mark.parametrize(
+    ("block", "truncated"),
+    [
+        ("<use_tool><name>unheard_of</name></use_tool>", False),
+        ("<use_tool>is how tools are called</use_tool>", False),
+        ("<use_tool><name>a</name>", True),
+    ],
+    ids=["of an undeclared tool", "no call", "half a call"],
+)
+def test_a_block_that_stays_text_is_no_call_that_was_cut(block: str, truncated: bool) -> None:
+    first = TextDelta("<use_tool><name>a</name></use_tool>")
+    letters = [TextDelta(letter, at=place / 100) for place, letter in enumerate(block, 1)]
+    events: list[Event] = [UNTOLD, first, *letters, TextDelta("late", at=9.0)]
+    out = recipe(Settings()).process(events, Turn(tools=(Tool("a"),)))
+    assert names(out) == ["a"]
+    *_, end = out
+    assert isinstance(end, TurnEnd)
+    assert (end.reason, end.calls_truncated) == ("tool_calls", truncated)
 
 
 def test_each_call_restarts_the_grace() -> None:
