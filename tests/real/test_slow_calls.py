@@ -36,6 +36,11 @@ FLAT_TOOLS: Final[list[Json]] = [
 OpenEndpoint: TypeAlias = Callable[..., AbstractAsyncContextManager[Served]]
 
 SLOW = 'CALL localSearch {"query":"a"}\nWAIT 2\nCALL readNote {"path":"b.md"}'
+AT_WORK = (
+    'THINK Hm\nSAY First\nWAIT 1\nCALL localSearch {"query":"a"}\n'
+    'THINK Hm\nSAY , then\nWAIT 2\nCALL readNote {"path":"b.md"}\nWAIT 0.6\nSAY the tail'
+)
+"""Silences before, between and behind the calls, with reasoning and text in them."""
 TRICKLE = 'CALL localSearch {"query":"a"}\nTRICKLE 2\nCALL readNote {"path":"b.md"}'
 BLOCK = "<use_tool>\\n<name>{}</name>\\n<query>a</query>\\n</use_tool>"
 BLOCKS = f"SAY {BLOCK.format(NAMES[0])}\nWAIT 0.6\nSAY Then\nWAIT 0.6\nSAY {BLOCK.format(NAMES[1])}"
@@ -136,13 +141,14 @@ A, B = ("localSearch", '{"query":"a"}'), ("readNote", '{"path":"b.md"}')
 
 
 @pytest.mark.parametrize("version", TOLD)
-@pytest.mark.parametrize("words", [SLOW, TRICKLE], ids=["whole", "trickling"])
+@pytest.mark.parametrize("words", [SLOW, TRICKLE, AT_WORK], ids=["whole", "trickling", "at work"])
 async def test_two_calls_two_seconds_apart_arrive_whole_with_their_cost(
     words: str, endpoint: OpenEndpoint
 ) -> None:
     async with endpoint() as here:
         for got in await in_every_form(here, words):
             assert (got.calls, got.tokens) == ([A, B], 1010)
+            assert got.text == ("First, then" if words is AT_WORK else "")
 
 
 @pytest.mark.parametrize("version", [OLDEST])
@@ -152,10 +158,11 @@ async def test_the_oldest_codex_loses_no_slow_call_either(endpoint: OpenEndpoint
             assert (got.calls, got.tokens) == ([A, B], 153)
 
 
-@pytest.mark.parametrize("words", [SLOW, TRICKLE], ids=["whole", "trickling"])
+@pytest.mark.parametrize("words", [SLOW, TRICKLE, AT_WORK], ids=["whole", "trickling", "at work"])
 async def test_an_api_over_http_loses_no_slow_call(words: str, api: Served) -> None:
     for got in await in_every_form(api, words):
         assert (got.calls, got.tokens) == ([A, B], 1010)
+        assert got.text == ("First, then" if words is AT_WORK else "")
 
 
 @pytest.mark.parametrize("version", ["wheel", OLDEST])

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -17,6 +18,7 @@ from sources.app_server.process.backend import Pool, open_backend
 from sources.app_server.process.options import BackendOptions
 from sources.app_server.process.patience import Patience
 from sources.app_server.process.supervisor import AppServer
+from sources.app_server.protocol.client import AppServerClient
 from sources.app_server.transport import child as child_process
 from sources.app_server.transport.stdio import StdioTransport
 from sources.app_server.transport.transport import Transport, TransportClosedError
@@ -261,6 +263,32 @@ async def test_a_turn_that_is_only_starting_is_not_left_by_a_replaced_child(
     flags = ("--delay", "thread/start=1.0")
     async with ChaosChild(tmp_path, *flags, patience=patience).running() as child:
         assert text(await play(child.pool, "TEXT")) == HELLO
+
+
+@pytest.mark.parametrize("upgraded", [False, True])
+async def test_what_a_codex_was_seen_to_tell_is_known_of_the_next_child_of_the_same_version(
+    upgraded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ChaosChild(tmp_path).running() as child:
+        first = await child.pool.lease()
+        assert first.learned.response_ends == "unknown"
+        await play(child.pool, "TEXT")
+        seen = first.learned.response_ends
+        assert seen != "unknown"
+        if upgraded:
+            handshake = AppServerClient.handshake
+
+            async def as_another(self: AppServerClient, *introduction: Any) -> None:
+                await handshake(self, *introduction)
+                self.user_agent = "another Codex"
+
+            monkeypatch.setattr(AppServerClient, "handshake", as_another)
+        os.kill(child.pids[0], signal.SIGKILL)
+        await child.until(lambda: not child.server.ready)
+        await child.server.until_ready()
+        second = await child.pool.lease()
+        assert second.client is not first.client
+        assert second.learned.response_ends == ("unknown" if upgraded else seen)
 
 
 # -- several -------------------------------------------------------------------------------------
