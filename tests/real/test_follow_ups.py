@@ -139,6 +139,30 @@ async def test_a_held_turn_is_continued_and_nothing_is_sent_twice(
 
 
 @that_waits
+async def test_the_model_reads_its_own_words_though_the_client_wrote_them_anew(
+    backend: Pool, ask: Ask, said: Said, model: ScriptedModel, until: Until
+) -> None:
+    turn = said("ONECALL", tools=TOOLS)
+    first = await ask(backend, turn)
+    await until(lambda: len(backend.kept) == 1)
+    *past, call, output = follow_up(turn, first, "found it").items
+    assert call["arguments"] == '{"query": "x",  "n": 1.0}'
+    anew = [
+        {**item, "content": [{"type": "output_text", "text": item["content"]}]}
+        if item.get("role") == "assistant"
+        else item
+        for item in past
+    ]
+    anew.append({**call, "id": "fc_1", "arguments": '{"n":1,"query":"x"}'})
+    answer = await ask(backend, evolve(turn, items=(*anew, output)))
+    assert content(answer) == "The tool said: found it"
+    started, continued = model.requests
+    assert continued["prompt_cache_key"] == started["prompt_cache_key"]
+    calls = [item for item in continued["input"] if item["type"] == "function_call"]
+    assert [one["arguments"] for one in calls] == [call["arguments"]]
+
+
+@that_waits
 async def test_a_follow_up_that_changed_the_past_gets_a_thread_of_its_own(
     backend: Pool, ask: Ask, said: Said, model: ScriptedModel
 ) -> None:

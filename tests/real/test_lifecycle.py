@@ -260,6 +260,7 @@ async def test_an_answer_begun_twice_is_read_once(
         answer = await ask(backend, said("RETRY"))
         assert content(answer) == "Hello partial no more"
         assert answer.body["choices"][0]["finish_reason"] == "stop"
+        assert answer.body["usage"]["total_tokens"] == 153
         assert len(model.requests) == 2
         events = await watch(backend, said("RETRY"))
         spoken = "".join(event.text for event in events if isinstance(event, TextDelta))

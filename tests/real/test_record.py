@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,8 +25,14 @@ async def test_a_recorded_turn_replays_as_the_client_got_it(
     record = recorder(settings)
     assert record is not None
     source = AppServerTurn(backend, turn, record=record)
+    began = time.time()
     live = await recipe(settings).run(source, Collect(), turn)
-    again = await recipe(settings).run(Replay(record.path), Collect(), turn)
+    replay = Replay(record.path)
+    again = await recipe(settings).run(replay, Collect(), turn)
+    header = replay.header
+    assert began <= header.time <= time.time()
+    assert header.backend == (await backend.lease()).client.user_agent != ""
+    assert (header.response_ends, header.raw_items, header.turn) == ("unknown", True, turn)
     assert [type(event) for event in again] == [type(event) for event in live]
     for event, replayed in zip(live, again, strict=True):
         for field in ("text", "call_id", "name", "arguments", "total_tokens", "reason"):
