@@ -279,6 +279,13 @@ def test_on_a_terminal_a_turn_is_shown_for_people(monkeypatch: pytest.MonkeyPatc
     assert "data:" not in shown
 
 
+def test_a_recording_that_tells_no_time_was_made_at_0(pipeline: Command) -> None:
+    timeless = ROOT / "examples" / "transcripts" / "codex-0.89.0" / "text.jsonl"
+    assert pipeline.body(timeless)["created"] == 0
+    response = pipeline.body("--api", "responses", timeless)
+    assert (response["created_at"], response["completed_at"]) == (0, 0)
+
+
 # -- the Responses API -----------------------------------------------------------------------------
 
 

@@ -24,6 +24,7 @@ from pipeline.events import (
 from pipeline.stage import Send
 from pipeline.turn import Tool, Turn
 from sinks.collect import Collect
+from tests.support.raw_http import COMPLETED, delta, hear, http, says
 
 GAPS = (0.0, 0.2, 0.6, 2.0, 10.0)
 TURN = Turn(tools=(Tool("look"),))
@@ -125,3 +126,10 @@ async def test_a_slow_burst_arrives_whole_while_time_passes(
         source = InTime(slowly(origin, 3, gap, where))
         events = await recipe(Settings()).run(source, Collect(), TURN, fuse=fuse)
         check(events, 3)
+
+
+async def test_no_silence_ends_a_burst_of_an_api_over_http() -> None:
+    """Its stream is the response: the stages know from the first event on that its end comes."""
+    first, *_ = await hear(says(http(delta("Hi") + COMPLETED)))
+    assert isinstance(first, TurnStart)
+    assert first.response_ends == "told"

@@ -269,6 +269,17 @@ def test_where_only_totals_are_told_usage_comes_once_for_each_change_of_the_tota
     assert told == ["usage 120(64) 33(9)", "response "] * 2
 
 
+@pytest.mark.parametrize("totals_first", [True, False])
+def test_usage_that_is_told_in_both_forms_counts_once(totals_first: bool) -> None:
+    spent = {"inputTokens": 120, "outputTokens": 33, "totalTokens": 153}
+    total = v2("thread/tokenUsage/updated", tokenUsage={"last": spent, "total": spent})
+    end = v2("rawResponse/completed", responseId="r", usage=spent)
+    told = [total, end] if totals_first else [end, total]
+    found = decode([started(), delta("Hi"), *told, completed()])
+    assert sum(isinstance(event, Usage) for event in found) == 1
+    assert sum(isinstance(event, ResponseEnd) for event in found) == 1
+
+
 @pytest.mark.parametrize(
     ("name", "failure"),
     [
