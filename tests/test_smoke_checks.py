@@ -9,7 +9,14 @@ import pytest
 
 from pipeline.cli import smoke
 from pipeline.cli.main import main
-from pipeline.cli.smoke_checks import CALL_SLOWLY, GREETING, check_call, check_calls, several_calls
+from pipeline.cli.smoke_checks import (
+    CALL_SLOWLY,
+    CHECKS,
+    GREETING,
+    check_call,
+    check_calls,
+    several_calls,
+)
 from pipeline.cli.smoke_target import (
     CHAT,
     RESPONSES,
@@ -220,6 +227,13 @@ async def test_a_call_that_is_missing_is_a_fault_only_where_the_model_is_known_t
     except WrongError as problem:
         told = f"WRONG: {problem}"
     assert told.startswith(found)
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_several_calls_slow_ones_and_a_follow_up_are_tried_on_each_api(api: str) -> None:
+    tried = {name.removesuffix(", streamed") for name in CHECKS if name.startswith(f"{api}: ")}
+    several = {"several calls", "a slow burst", "a call, its output, the answer"}
+    assert tried >= {f"{api}: {what}" for what in several}
 
 
 async def test_calls_that_a_limit_kept_back_are_not_missed() -> None:
