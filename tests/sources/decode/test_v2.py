@@ -269,6 +269,31 @@ def test_where_only_totals_are_told_usage_comes_once_for_each_change_of_the_tota
     assert told == ["usage 120(64) 33(9)", "response "] * 2
 
 
+@pytest.mark.parametrize("earlier_told", [True, False])
+def test_a_follow_up_has_its_own_usage_whether_or_not_that_of_its_calls_was_told(
+    earlier_told: bool,
+) -> None:
+    def total(tokens: int) -> dict[str, Any]:
+        spent = {"inputTokens": 100, "outputTokens": 1, "totalTokens": tokens}
+        return v2("thread/tokenUsage/updated", tokenUsage={"last": spent, "total": spent})
+
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c", "output": "x"}
+    decoder = TurnDecoder(raw_items=True)
+    for message in (started(), v2("rawResponseItem/completed", item=call)):
+        decoder.feed(message)
+    decoder.resume()
+    follow_up = [
+        v2("rawResponseItem/completed", item=output),
+        *([total(101)] if earlier_told else []),
+        delta("Done."),
+        total(202),
+        completed(),
+    ]
+    events = [event for message in follow_up for event in decoder.feed(message)]
+    assert [event.total_tokens for event in events if isinstance(event, Usage)] == [202]
+
+
 @pytest.mark.parametrize("totals_first", [True, False])
 def test_usage_that_is_told_in_both_forms_counts_once(totals_first: bool) -> None:
     spent = {"inputTokens": 120, "outputTokens": 33, "totalTokens": 153}

@@ -22,6 +22,7 @@ from sources.app_server.protocol.client import AppServerClient
 from sources.app_server.transport import child as child_process
 from sources.app_server.transport.stdio import StdioTransport
 from sources.app_server.transport.transport import Transport, TransportClosedError
+from sources.app_server.turn.place import Place
 from sources.demo.chaos_child import HURRY, ChaosChild
 from tests.support.chaos_turns import HELLO, failure, play, text
 
@@ -265,15 +266,19 @@ async def test_a_turn_that_is_only_starting_is_not_left_by_a_replaced_child(
         assert text(await play(child.pool, "TEXT")) == HELLO
 
 
+def learned_at(place: Place) -> str:
+    return place.learned.response_ends
+
+
 @pytest.mark.parametrize("upgraded", [False, True])
 async def test_what_a_codex_was_seen_to_tell_is_known_of_the_next_child_of_the_same_version(
     upgraded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ChaosChild(tmp_path).running() as child:
         first = await child.pool.lease()
-        assert first.learned.response_ends == "unknown"
+        assert learned_at(first) == "unknown"
         await play(child.pool, "TEXT")
-        seen = first.learned.response_ends
+        seen = learned_at(first)
         assert seen != "unknown"
         if upgraded:
             handshake = AppServerClient.handshake
@@ -288,7 +293,7 @@ async def test_what_a_codex_was_seen_to_tell_is_known_of_the_next_child_of_the_s
         await child.server.until_ready()
         second = await child.pool.lease()
         assert second.client is not first.client
-        assert second.learned.response_ends == ("unknown" if upgraded else seen)
+        assert learned_at(second) == ("unknown" if upgraded else seen)
 
 
 # -- several -------------------------------------------------------------------------------------
