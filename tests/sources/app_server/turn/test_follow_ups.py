@@ -1,9 +1,10 @@
-"""Threads that no follow-up continues: nothing is lost, and what was dropped stays dropped."""
+"""What a follow-up gets where its thread is not continued, and what it does not get where it is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,10 +19,21 @@ from pipeline.chain import Pipeline
 from pipeline.events import Event, ToolCall
 from pipeline.loose_json import Json
 from pipeline.stage import Stage
+from sinks.collect import Collect
 from sources.app_server.protocol.capabilities import Learned
 from sources.app_server.protocol.mailbox import Mailbox
 from sources.app_server.turn.kept import KeepOptions
-from tests.support.slow_codex import Response, SlowCodex, Step, ask, converse, followed, slow_codex
+from sources.replay import Replay
+from tests.support.slow_codex import (
+    Answer,
+    Response,
+    SlowCodex,
+    Step,
+    ask,
+    converse,
+    followed,
+    slow_codex,
+)
 
 GO: list[Json] = [{"type": "message", "role": "user", "content": "Go"}]
 LAST: Response = [Step(0.1, "text", "Done.")]
@@ -168,3 +180,23 @@ async def test_a_thread_on_which_more_was_said_than_is_kept_is_not_continued(
         assert codex.threads == 2
     assert second.failures == []
     assert [call.arguments for call in second.calls] == ['{"late": 1}']
+
+
+# -- what the model said behind the calls ----------------------------------------------------------
+
+
+async def test_narration_behind_the_calls_is_no_part_of_a_follow_up_live_or_replayed(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    burst = [Step(0.0, "call"), Step(2.0, "text", "the tail")]
+    knows = learned(tells=False)
+    async with slow_codex(burst, LAST, tells=False, learned=knows) as (codex, backend):
+        first = await ask(backend, GO)
+        await trio.sleep(5.0)
+        live = await ask(backend, followed(GO, first), record=tmp_path)
+        assert codex.threads == 1
+    (recording,) = await trio.Path(tmp_path).iterdir()
+    replay = Replay(Path(recording))
+    assert "the tail" in await recording.read_text()
+    again = await assembly.recipe(Settings()).run(replay, Collect(), replay.header.turn)
+    assert (live.text, Answer(again, 0.0).text) == ("Done.", "Done.")
