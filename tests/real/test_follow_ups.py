@@ -207,3 +207,24 @@ async def test_a_call_that_codex_answers_itself_is_followed_up_like_any_other(
     with trio.fail_after(10):
         answer = await ask(backend, follow_up(turn, first, "known after all"))
     assert "known after all" in content(answer)
+
+
+@that_waits
+async def test_the_outputs_of_a_burst_of_which_codex_answers_a_part_all_reach_the_model(
+    backend: Pool,
+    ask: Ask,
+    said: Said,
+    model: ScriptedModel,
+    monkeypatch: pytest.MonkeyPatch,
+    until: Until,
+) -> None:
+    mixed = Says((call("a", "localSearch", "{}"), call("x", "strange_tool", "{}")))
+    monkeypatch.setitem(SCENARIOS, "MIXED", mixed)
+    turn = said("MIXED", tools=TOOLS)
+    first = await ask(backend, turn)
+    client = (await backend.lease()).client
+    await until(lambda: client.load == 0)  # its thread is not kept
+    with trio.fail_after(10):
+        await ask(backend, follow_up(turn, first, "found it", "known after all"))
+    outputs = outputs_of(model.requests[-1])
+    assert outputs == [("call_a", "found it"), ("call_x", "known after all")]

@@ -19,10 +19,12 @@ from pipeline.chain import Pipeline
 from pipeline.events import Event, ToolCall
 from pipeline.loose_json import Json
 from pipeline.stage import Stage
+from pipeline.turn import Tool, Turn
 from sinks.collect import Collect
 from sources.app_server.protocol.capabilities import Learned
 from sources.app_server.protocol.mailbox import Mailbox
 from sources.app_server.turn.kept import KeepOptions
+from sources.app_server.turn.meaning import Call, answered, digest
 from sources.replay import Replay
 from tests.support.slow_codex import (
     Answer,
@@ -200,3 +202,15 @@ async def test_narration_behind_the_calls_is_no_part_of_a_follow_up_live_or_repl
     assert "the tail" in await recording.read_text()
     again = await assembly.recipe(Settings()).run(replay, Collect(), replay.header.turn)
     assert (live.text, Answer(again, 0.0).text) == ("Done.", "Done.")
+
+
+# -- tools that take free text ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("again", ["ls", '{"input":"ls"}', '{ "input": "ls" }'])
+@pytest.mark.parametrize("made", ["ls", '{"input": "ls", "why": "to see"}'])
+def test_a_call_of_a_custom_tool_means_its_text(made: str, again: str) -> None:
+    turn = Turn(tools=(Tool("shell", kind="custom"),))
+    before = [digest(turn, answered("", [Call("c", "shell", words)])) for words in (made, again)]
+    other = digest(turn, answered("", [Call("c", "shell", "rm")]))
+    assert before[0] == before[1] != other
