@@ -101,6 +101,36 @@ def test_a_slow_burst_arrives_whole(origin: str, calls: int, gap: float, where: 
     check(recipe(Settings()).process(slowly(origin, calls, gap, where), TURN), calls)
 
 
+@pytest.mark.parametrize("where", ["before", "between", "inside"])
+@pytest.mark.parametrize("gap", GAPS)
+def test_a_slow_burst_of_blocks_arrives_whole_where_no_tools_are_declared(
+    gap: float, where: str
+) -> None:
+    events = slowly("use_tool", 3, gap, where)
+    check(recipe(Settings()).process(events, Turn(output_mode="obsidian-xml")), 3)
+
+
+CUT: dict[str, tuple[Settings, Turn]] = {
+    "first": (Settings(stop_after_tools_mode="first"), TURN),
+    "cap": (Settings(tool_block_max=1), TURN),
+    "stop": (Settings(), evolve(TURN, stop=("STOP",))),
+}
+
+
+@pytest.mark.parametrize("cut", CUT)
+@pytest.mark.parametrize("earlier", [True, False])
+def test_what_is_cut_in_the_middle_has_the_usage_that_was_told_by_then(
+    cut: str, earlier: bool
+) -> None:
+    before = [TextDelta("Hm."), COST, ResponseEnd()] if earlier else []
+    made = [TextDelta("STOP")] if cut == "stop" else [*structured(0), *structured(1)]
+    events = [TurnStart("told"), *before, *made, Usage(90, 9, 99), ResponseEnd(), TurnEnd()]
+    settings, turn = CUT[cut]
+    out = recipe(settings).process(events, turn)
+    told = [event.total_tokens for event in out if isinstance(event, Usage)]
+    assert told == ([15] if earlier else [])
+
+
 class InTime:
     """Says each event when its time has come."""
 
