@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 
 .PHONY: help setup run test test-deep lint format docs bench lock clean
 
-help:  ## what can be made
+help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 setup: $(READY)  ## create .venv with the pinned, hashed versions of constraints.txt
@@ -43,7 +43,7 @@ format: setup  ## let ruff rewrite the sources
 docs: setup  ## rewrite the generated parts of docs/, and .env.example
 	$(BIN)/python docs/update.py
 
-bench: setup  ## measure again what docs/costs.md tells (about ten minutes)
+bench: setup  ## repeat the measurements of docs/costs.md (about ten minutes)
 	$(BIN)/python -m pipeline bench --json docs/bench/server.json --svg docs/bench/picture.svg > docs/bench/server.txt
 	$(BIN)/python -m pipeline bench --real > docs/bench/codex.txt
 	$(BIN)/python -m pipeline bench stages > docs/bench/stages.txt

@@ -6,15 +6,15 @@ from attrs import evolve
 from pipeline.assembly import Settings, chat_options, recipe
 from pipeline.cli.logs import warnings_to_stderr
 from pipeline.turn import Tool, Turn
-from sinks.chat_json import ChatJson
-from sources.app_server.process.backend import BackendOptions, Pool, open_backend
-from sources.app_server.turn.turns import AppServerTurn
+from sinks.chat import ChatJson
+from sources.app_server.process.pool import BackendOptions, Pool, open_pool
+from sources.app_server.turn.source import AppServerSource
 from sources.demo.model import ScriptedModel
 from sources.demo.provider import scripted_provider
 
 
 async def ask(backend: Pool, turn: Turn) -> dict[str, object]:
-    source, sink = AppServerTurn(backend, turn), ChatJson(chat_options(Settings(), turn))
+    source, sink = AppServerSource(backend), ChatJson(chat_options(Settings(), turn))
     answer = await recipe(Settings()).run(source, sink, turn)
     return answer.body["choices"][0]["message"]  # type: ignore[no-any-return]
 
@@ -22,7 +22,7 @@ async def ask(backend: Pool, turn: Turn) -> dict[str, object]:
 async def main() -> None:
     async with (
         ScriptedModel().serving() as url,
-        open_backend(BackendOptions(overrides=scripted_provider(url))) as backend,
+        open_pool(BackendOptions(overrides=scripted_provider(url))) as backend,
     ):
         said = {"type": "message", "role": "user", "content": "What is the weather in Oslo?"}
         turn = Turn(model="gpt-5", items=(said,), tools=(Tool("weather"),))

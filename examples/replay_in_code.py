@@ -7,7 +7,7 @@ import trio
 
 from pipeline.assembly import Settings, chat_options, recipe
 from pipeline.turn import Tool, Turn
-from sinks.chat_json import ChatJson
+from sinks.chat import ChatJson
 from sources.replay import Replay
 
 TRANSCRIPT = Path(__file__).parent / "transcripts/codex-0.166.0/call-interrupted.jsonl"

@@ -1,246 +1,230 @@
-"""The recipe of a pipeline and its running: the only place where channels are opened."""
+"""A turn that runs: a source, stages on top of it, and the loop that writes the answer."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+)
 from functools import partial
-from typing import TypeAlias, TypeVar
+from math import inf
+from typing import cast
 
 import trio
-from attrs import evolve, field, frozen
+from attrs import evolve
 
-from pipeline.errors import only_member
-from pipeline.events import Burst, Event
-from pipeline.lane import UNREAD, Lane
-from pipeline.ledger import UNEXPLAINED, Ledger
-from pipeline.links import CountedReceive, Delivered, Onward
-from pipeline.stage import AsyncStage, Outcome, Sink, Source, Stage, settle
+from pipeline.errors import Failure, only_member
+from pipeline.events import Burst, ResponseEnd, Tick, ToolCall, TurnEnd
+from pipeline.ledger import Ledger
+from pipeline.segment import UNREAD, Clock
+from pipeline.stage import AsyncStage, Flow, Incoming, Outcome, Receive, Sink, Source, Stage, Write
+from pipeline.tasks import Links, Task
 from pipeline.turn import Turn
 
-StageFactory: TypeAlias = Callable[[], Stage | AsyncStage]
-Result = TypeVar("Result")
-GUARD = "guard"
 
-
-def _checked(steps: Iterable[tuple[str, StageFactory]]) -> tuple[tuple[str, StageFactory], ...]:
-    steps = tuple(steps)
-    names = [name for name, _ in steps]
-    for name, factory in steps:
-        if names.count(name) > 1:
-            raise ValueError(f"two stages are named {name!r}; every name must be unique")
-        if not callable(factory):
-            raise TypeError(
-                f"stage {name!r}: give the class, or a function that makes the stage, and not "
-                f"{factory!r}: a stage serves one turn, so every run makes its own"
-            )
-    return steps
-
-
-@frozen
-class Pipeline:
-    """An ordered, named, editable recipe of stages. Editing gives a new recipe.
-
-    `guard` is the stage that is always on and always last: no edit can remove it or come after it.
-    """
-
-    steps: tuple[tuple[str, StageFactory], ...] = field(default=(), converter=_checked)
-    guard: StageFactory | None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self)
-
-    def __iter__(self) -> Iterator[tuple[str, StageFactory]]:
-        yield from self.steps
-        if self.guard is not None:
-            yield GUARD, self.guard
-
-    def replace(self, name: str, factory: StageFactory) -> Pipeline:
-        """The same recipe with another stage under a name."""
-        at = self._find(name)
-        return evolve(self, steps=(*self.steps[:at], (name, factory), *self.steps[at + 1 :]))
-
-    def insert_before(self, name: str, new_name: str, factory: StageFactory) -> Pipeline:
-        """The same recipe with one more stage, before a named one."""
-        at = len(self.steps) if self.guard and name == GUARD else self._find(name)
-        return self._insert(at, new_name, factory)
-
-    def insert_after(self, name: str, new_name: str, factory: StageFactory) -> Pipeline:
-        """The same recipe with one more stage, after a named one."""
-        return self._insert(self._find(name) + 1, new_name, factory)
-
-    def without(self, name: str) -> Pipeline:
-        """The same recipe less one stage."""
-        at = self._find(name)
-        return evolve(self, steps=self.steps[:at] + self.steps[at + 1 :])
-
-    def _insert(self, at: int, name: str, factory: StageFactory) -> Pipeline:
-        return evolve(self, steps=(*self.steps[:at], (name, factory), *self.steps[at:]))
-
-    def _find(self, name: str) -> int:
-        if self.guard is not None and name == GUARD:
-            raise LookupError(
-                f"{GUARD!r} is always on and always last; insert_before({GUARD!r}, …)"
-            )
-        if name in self.names:
-            return self.names.index(name)
-        known = ", ".join(self.names) or "none at all"
-        raise LookupError(f"no stage is named {name!r}; the stages are: {known}")
-
-    # -- running ---------------------------------------------------------------------------------
-
-    def open(self, turn: Turn, ledger: Ledger | None = None) -> list[Stage | AsyncStage]:
-        """Make the stages of one run, ready to be fed, their books opened in the ledger."""
-        stages: list[Stage | AsyncStage] = []
-        for name, factory in self:
-            stage = factory()
-            stage.ledger.name = name
-            stage.begin(turn)
-            stages.append(stage)
-            if ledger is not None:
-                ledger.stages.append(stage.ledger)
-        return stages
-
-    def process(
-        self, events: Iterable[Event], turn: Turn | None = None, *, ledger: Ledger | None = None
-    ) -> list[Event]:
-        """Put events through the recipe at once, without trio: for tests and quick looks."""
-        stages = self.open(turn or Turn(), ledger)
-        waiting = [stage.ledger.name for stage in stages if isinstance(stage, AsyncStage)]
-        if waiting:
-            raise TypeError(f"process() cannot await, and {waiting[0]!r} does; use run()")
-        lane = Lane(stage for stage in stages if isinstance(stage, Stage))
-        out: list[Event] = []
-        for event in events:
-            if lane.done:
-                break
-            out += lane.take((event,))
-        out += lane.close()
-        if ledger is not None:
-            ledger.delivered += len(out)
-        return out
-
-    async def run(
-        self,
-        source: Source,
-        sink: Sink[Result],
-        turn: Turn | None = None,
-        *,
-        ledger: Ledger | None = None,
-        fuse: bool = False,
-    ) -> Result:
-        """Run source, stages and sink as tasks of one nursery; return what the sink returns.
-
-        `fuse` lets stages that never await share the task of what writes to them: the same events,
-        fewer hops.
-        """
-        ledger = Ledger() if ledger is None else ledger
-        stages = self.open(turn or Turn(), ledger)
-        outcome: Outcome | None = None
+@asynccontextmanager
+async def open_chain(
+    source: Source,
+    turn: Turn,
+    stages: Sequence[Stage | AsyncStage],
+    ledger: Ledger,
+    *,
+    fuse: bool,
+) -> AsyncGenerator[Chain]:
+    """Open a source with stages on top of it. See Pipeline.open."""
+    clock = Clock() if source.real_time else None
+    async with source.open(turn) as incoming:
+        links = Links(incoming, clock, fuse=fuse)
+        links.add(stages)
         try:
+            if not links.tasks:
+                yield Chain(links.top, incoming, ledger)
+                return
             async with trio.open_nursery() as nursery:
-                tasks = _Tasks(nursery, real_time=source.real_time)
-                work: Work = source.run
-                sharing: list[Stage] = []
-                for stage in stages:
-                    if isinstance(stage, AsyncStage):
-                        receive = tasks.start(work, sharing)
-                        work, sharing = partial(_await, stage, receive), []
-                    elif fuse:
-                        sharing.append(stage)
-                    else:
-                        receive = tasks.start(work, sharing)
-                        work, sharing = partial(_copy, receive), [stage]
-                receive = tasks.start(work, sharing)
-                reading = Delivered(receive, ledger.count_delivered)
-                with closing(receive):
-                    result = await sink.run(reading)
-                outcome = reading.outcome()
-                tasks.leave()
+                links.start(nursery)
+                yield Chain(links.top, incoming, ledger)
+                nursery.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise only_member(group) from None
-        else:
-            return result
         finally:
-            settle(source, outcome)
+            for segment in links.segments:
+                segment.abandon()
 
 
-Work: TypeAlias = Callable[[Onward], Awaitable[None]]
-"""What a task does: read bursts from wherever it does, and write bursts."""
+class Chain:
+    """What the writer of an answer receives from. What it gave out counts as delivered."""
 
+    def __init__(self, top: Receive, incoming: Incoming, ledger: Ledger) -> None:
+        self._top = top
+        self._incoming = incoming
+        self._ledger = ledger
+        self._calls: list[str] = []
+        self._cut_at = inf
+        self._truncated = self._response_ended = False
+        self.heard = 0.0
+        """When the first event came from the backend."""
 
-async def _copy(receive: trio.MemoryReceiveChannel[Burst], onward: Onward) -> None:
-    """Pass on every burst, for the stage that has this task for itself."""
-    onward.upstream = receive
-    while not onward.over:
-        await onward.room()  # before reading on: what has been read must be taken
+    async def receive(self) -> Burst:
+        while True:
+            burst = self._count(await self._top.receive())
+            if burst:
+                return burst
+
+    def receive_nowait(self) -> Burst:
+        while True:
+            burst = self._count(self._top.receive_nowait())
+            if burst:
+                return burst
+
+    def __aiter__(self) -> AsyncIterator[Burst]:
+        return self
+
+    async def __anext__(self) -> Burst:
         try:
-            burst = receive.receive_nowait()  # so that nothing is ever between two tasks
-        except trio.WouldBlock:
-            try:
-                burst = await receive.receive()
-            except trio.EndOfChannel:
-                return
+            return await self.receive()
         except trio.EndOfChannel:
-            return
-        if onward.nobody_reads:
-            onward.refuse(burst)
-            return
-        onward.take(burst)
+            raise StopAsyncIteration from None
+
+    def finishing(self) -> None:
+        """The answer is complete, and is written now: the turn may end upstream."""
+        self._incoming.finishing(self._outcome())
+
+    def delivered(self) -> None:
+        """The client has been sent the whole answer. No checkpoint may lie before this call."""
+        self._incoming.delivered(self._outcome())
+
+    def fail(self, failure: Failure) -> None:
+        """End the turn with a failure."""
+        self._incoming.fail(failure)
+
+    def unread(self, burst: Burst) -> None:
+        """What was received from here was not delivered."""
+        self._ledger.delivered -= len(burst)
+        for last in self._ledger.stages[-1:]:
+            last.given -= len(burst)
+            last.drop(UNREAD, len(burst))
+
+    def _outcome(self) -> Outcome | None:
+        return None if self._truncated else Outcome(tuple(self._calls), self._cut_at)
+
+    def _count(self, flow: Flow) -> Burst:
+        """Enter a burst as delivered, and note which calls and which end it has."""
+        ticks = False
+        for event in flow:
+            kind = type(event)
+            if kind is ToolCall:
+                self._calls.append(cast("ToolCall", event).call_id)
+                self._response_ended = False
+            elif kind is ResponseEnd:
+                self._response_ended = True
+            elif kind is TurnEnd:
+                self._truncated = cast("TurnEnd", event).calls_truncated
+                self._cut_at = inf if self._response_ended else event.at
+            elif kind is Tick:
+                ticks = True
+        if ticks:
+            flow = [event for event in flow if type(event) is not Tick]
+        if not self.heard and flow:
+            self.heard = flow[0].at
+        self._ledger.delivered += len(flow)
+        return cast("Burst", tuple(flow))
 
 
-async def _await(
-    stage: AsyncStage, receive: trio.MemoryReceiveChannel[Burst], onward: Onward
+async def respond(
+    chain: Chain, sink: Sink[object], write: Write, *, silence: float = inf, first: bytes = b""
 ) -> None:
-    books = stage.ledger
-    onward.books = books
-    reason = UNREAD  # if it is made to leave, that is what becomes of what it has read
+    """Write an answer: receive, encode, write, until it is finished. The only loop there is.
+
+    `first` is what was encoded before. A keepalive is written into every silence so long. One
+    cancel scope serves many bursts, since one for each would cost as much as the rest of the loop;
+    so it may end for a silence that was broken since. The last write is outside of it, because
+    some writers wait there.
+    """
+    data, finished = first, sink.finished
+    if data and not finished:
+        await write(data)
+    last = trio.current_time()
+    while not finished:
+        with trio.CancelScope(deadline=last + silence):
+            while True:
+                try:
+                    data = sink.feed(await chain.receive())
+                except trio.EndOfChannel:
+                    return  # without an end, as the sink's result says
+                finished = sink.finished
+                if finished:
+                    break
+                if data:
+                    await write(data)
+                    last = trio.current_time()
+        if not finished and trio.current_time() >= last + silence:
+            await write(sink.keepalive())
+            last = trio.current_time()
+    chain.finishing()
+    if data:
+        await write(data)
+
+
+# -- several choices -------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def merged(
+    opening: Sequence[AbstractAsyncContextManager[Chain]],
+) -> AsyncGenerator[Chain]:
+    """Several chains as one, for one writer; each event has the number of its chain as `choice`."""
+    async with AsyncExitStack() as stack:
+        chains = [await stack.enter_async_context(one) for one in opening]
+        task = Task(partial(_merge, chains), None)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(task.run)
+                yield Chain(task, _All(chains), Ledger())
+                nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            raise only_member(group) from None
+
+
+async def _merge(chains: Sequence[Chain], send: trio.MemorySendChannel[Burst]) -> None:
     try:
-        await stage.run(CountedReceive(receive, books.count_taken), onward)
-        reason = UNEXPLAINED
-    finally:
-        books.settle(reason)
+        async with trio.open_nursery() as nursery:
+            for number, chain in enumerate(chains):
+                nursery.start_soon(_number, chain, number, send)
+    except BaseExceptionGroup as group:
+        raise only_member(group) from None
 
 
-class _Tasks:
-    """The tasks of a run, started one after the other: each reads what the one before writes."""
+async def _number(chain: Chain, number: int, send: trio.MemorySendChannel[Burst]) -> None:
+    async for burst in chain:
+        try:
+            await send.send(tuple(evolve(event, choice=number) for event in burst))
+        except BaseException:
+            chain.unread(burst)
+            raise
+        if isinstance(burst[-1], TurnEnd):
+            return
 
-    def __init__(self, nursery: trio.Nursery, *, real_time: bool) -> None:
-        self._nursery = nursery
-        self._real_time = real_time
-        self.leave: Callable[[], None] = lambda: None
-        """Ends the newest task, and with it all that is upstream of it."""
 
-    def start(self, work: Work, sharing: Sequence[Stage]) -> trio.MemoryReceiveChannel[Burst]:
-        """Run a task, and the stages that share it, until all is written or nobody reads.
+class _All(Incoming):
+    """What is said of an answer, said to all of its chains."""
 
-        Its end takes everything upstream along: a closed channel breaks a sender at once, but a
-        task that waits for its backend is not sending.
-        """
-        send, receive = trio.open_memory_channel[Burst](0)
-        onward = Onward(Lane(sharing), send, self._nursery, real_time=self._real_time)
-        scope, upstream = trio.CancelScope(), self.leave
-        onward.leave = scope.cancel
+    def __init__(self, chains: Sequence[Chain]) -> None:
+        self._chains = chains
 
-        async def task() -> None:
-            try:
-                with scope:
-                    await work(onward)
-                    onward.finish()
-            except trio.BrokenResourceError:
-                if not onward.nobody_reads:
-                    raise
-            finally:
-                onward.settle()
-                upstream()
-            # Not after a mistake: that cancels those who read, and is then the only error.
-            onward.close()
+    def finishing(self, outcome: Outcome | None) -> None:
+        for chain in self._chains:
+            chain.finishing()
 
-        def leave() -> None:
-            receive.close()
-            scope.cancel()
+    def delivered(self, outcome: Outcome | None) -> None:
+        for chain in self._chains:
+            chain.delivered()
 
-        self.leave = leave
-        self._nursery.start_soon(task)
-        return receive
+    def fail(self, failure: Failure) -> None:
+        for chain in self._chains:
+            chain.fail(failure)
+
+
+async def nowhere(_: bytes) -> None:
+    """Write nothing: the answer is what the sink makes of it."""

@@ -1,4 +1,4 @@
-"""One family of errors: what went wrong, as an OpenAI client is told."""
+"""One family of errors, with the status and JSON body that an OpenAI client gets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from attrs import frozen
 
 @frozen
 class Failure:
-    """The facts of one error; the HTTP status and the JSON body follow from them alone."""
+    """One error: everything that its HTTP status and JSON body are made of."""
 
     message: str
     status: int = 500
@@ -19,7 +19,7 @@ class Failure:
     retry_after: float | None = None
 
     def body(self) -> dict[str, Any]:
-        """The JSON that every error path answers with."""
+        """The JSON body of an error response."""
         return {
             "error": {
                 "message": self.message,
@@ -31,11 +31,24 @@ class Failure:
 
 
 class ProxyError(Exception):
-    """A failure on its way to the client as an exception: raised before the first byte is sent."""
+    """A failure raised as an exception, before the first byte of the response is sent."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
+
+
+def rejection(
+    message: str,
+    *,
+    status: int = 400,
+    code: str = "invalid_request_error",
+    param: str | None = None,
+) -> ProxyError:
+    """The error for a request that cannot be served as it was sent."""
+    return ProxyError(
+        Failure(message, status=status, type="invalid_request_error", code=code, param=param)
+    )
 
 
 def refusal(param: str | None, problem: str, *, code: str = "invalid_request_error") -> ProxyError:
@@ -43,25 +56,18 @@ def refusal(param: str | None, problem: str, *, code: str = "invalid_request_err
 
     The message is the name of the field and then the problem.
     """
-    return ProxyError(
-        Failure(
-            f"{param or 'the request body'} {problem}",
-            status=400,
-            type="invalid_request_error",
-            code=code,
-            param=param,
-        )
-    )
+    return rejection(f"{param or 'the request body'} {problem}", code=code, param=param)
 
 
 class UsageError(ValueError):
-    """Something a person gave us, a flag or a file, cannot be used; the message says what can."""
+    """A flag, setting or file cannot be used; the message says what can."""
 
 
 def only_member(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one exception a group holds, or the group: callers catch what was raised, not a wrap.
+    """The one exception that a group holds, or else the group itself.
 
-    Of several that say the same, as workers do that start with the same wrong setting, it is one.
+    Several with the same type and message count as one: workers that start with the same wrong
+    setting all raise the same error.
     """
     first, *others = _members(group)
     alike = all(type(one) is type(first) and str(one) == str(first) for one in others)

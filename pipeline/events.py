@@ -1,7 +1,7 @@
-"""The vocabulary: one frozen class for each kind of thing that happens in a turn.
+"""The events of a turn: one frozen class for each kind.
 
-Every event carries `at`, the source's time in seconds. Stages reason about time from these stamps
-alone, so a recorded turn replayed in an instant takes the same decisions as the live one.
+Every event carries `at`, the source's time in seconds. Stages take the time from these stamps
+alone, so a recorded turn that is replayed at once leads to the same decisions as the live one.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from attrs import frozen
 from pipeline.errors import Failure
 
 Origin: TypeAlias = str
-"""How a call was made: `structured`, or as text in the named pattern, `use_tool` or `sentinel`."""
+"""How a call was written: `structured`, or as text in the pattern `use_tool` or `sentinel`."""
 
 
 ResponseEnds: TypeAlias = Literal["told", "untold", "unknown"]
-"""Whether a backend tells when an upstream response has ended while its calls wait for outputs."""
+"""Whether a backend reports the end of an upstream response while its calls wait for outputs."""
 
 
 @frozen
 class TurnStart:
-    """The first event of a turn: what its backend is known to tell."""
+    """The first event of a turn: what its backend is known to report."""
 
     response_ends: ResponseEnds = "unknown"
     choice: int = 0
@@ -81,10 +81,10 @@ class ToolCall:
 class ToolCallFragment:
     """A piece of a call from a backend that streams arguments, in whatever order it comes.
 
-    `key` is the backend's own handle for the item. `arguments` is an increment; `whole`, when the
-    backend gives the full string, replaces what was gathered. Where one item carries several
-    calls, `part` is the call's place in the item's content, and `ordinal` its place among the
-    item's calls; -1 means that the backend does not say, so it is the one being written.
+    `key` is the backend's own id for the item. `arguments` is an increment; `whole`, when the
+    backend sends the full string, replaces what was collected. Where one item carries several
+    calls, `part` is the call's index in the item's content, and `ordinal` its index among the
+    item's calls; -1 means that the backend does not say, so it is the latest one.
     """
 
     key: str
@@ -101,7 +101,7 @@ class ToolCallFragment:
 
 @frozen
 class CallProgress:
-    """A call is being written and not yet whole: cutting now would lose it."""
+    """A call is being written and is not complete yet: cutting now would lose it."""
 
     choice: int = 0
     at: float = 0.0
@@ -111,7 +111,7 @@ class CallProgress:
 class LostCall:
     """The model made a call that cannot be forwarded: it has no name, or it cannot be read.
 
-    `key` is the backend's own handle for the call, which may also tell of it in a readable form.
+    `key` is the backend's own id for the call, which may also be sent in a readable form.
     """
 
     reason: Literal["nameless", "unreadable", "cut off"]
@@ -122,7 +122,7 @@ class LostCall:
 
 @frozen
 class ToolOutput:
-    """What the backend recorded as a tool's output. Clients run the tools, so none may see it."""
+    """A tool output that the backend recorded. Never forwarded: clients run their own tools."""
 
     call_id: str
     output: str
@@ -154,7 +154,7 @@ class ResponseEnd:
 
 @frozen
 class RetryNotice:
-    """The backend lost its upstream and starts the answer again, from the first word."""
+    """The backend lost its upstream and starts the answer again from the beginning."""
 
     message: str = ""
     choice: int = 0
@@ -163,7 +163,7 @@ class RetryNotice:
 
 @frozen
 class BackendNotice:
-    """The backend talks about itself, such as the start-up of its MCP servers."""
+    """The backend's own status, such as the start-up of its MCP servers."""
 
     subject: str
     message: str = ""
@@ -173,9 +173,9 @@ class BackendNotice:
 
 @frozen
 class Failed:
-    """The turn failed. An event and not an exception, so that a sink can still end properly.
+    """The turn failed. An event, not an exception, so that a sink can still end properly.
 
-    `calls_truncated` is that of the turn's end, for those who read no further.
+    `calls_truncated` is the same as in `TurnEnd`, for readers that stop here.
     """
 
     error: Failure
@@ -188,7 +188,7 @@ class Failed:
 class TurnEnd:
     """The turn is over; always the last event.
 
-    `reason` is the backend's own word for why, `calls_truncated` tells that the model made a call
+    `reason` is the backend's own word for why, `calls_truncated` means that the model made a call
     which was not forwarded, `call_incomplete` that its last call was cut off in the middle.
     """
 
@@ -217,7 +217,15 @@ Event: TypeAlias = (
     | TurnEnd
 )
 
+
+@frozen
+class Tick:
+    """A deadline has passed: time on its way through a chain. No stage is fed one or makes one."""
+
+    at: float
+
+
 EVENT_TYPES: Final[frozenset[type]] = frozenset(get_args(Event))
 
 Burst: TypeAlias = tuple[Event, ...]
-"""What one read of the backend yielded for one turn: the unit that travels through channels."""
+"""The events that one read of the backend yielded for one turn: what is received and sent."""

@@ -1,4 +1,4 @@
-"""Reading JSON that somebody else wrote: a wrong type is an absence, never an exception."""
+"""Tolerant reading of foreign JSON: a wrong type reads as a missing value, never an exception."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ def text_of(value: object) -> str:
 
 
 def printable(text: str, longest: int) -> str:
-    """The beginning of a text that somebody else chose, as a log line or a metric may hold it."""
+    """The beginning of a foreign text, safe for a log line or a metric."""
     return "".join(c if c.isprintable() else "?" for c in text[:longest])

@@ -1,4 +1,4 @@
-"""How a part declares its settings: each has a variable, a default, a help text and bounds."""
+"""How a part declares its settings: variable, default, help text and bounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY: Final = 24 * HOUR
 LONGEST_SHOWN: Final = 80
 
 Escaped = NewType("Escaped", str)
-"""Text in which a variable may write a line break as \\n and a tab as \\t."""
+"""Text in which a line break is written \\n and a tab \\t."""
 
 
 def flag(  # noqa: PLR0913  # all but the first three are named
@@ -31,9 +31,9 @@ def flag(  # noqa: PLR0913  # all but the first three are named
     bounds: tuple[float, float] | None = None,
     hint: str = "",
 ) -> Any:
-    """A setting: its variable, its default, what it does, and the part it belongs to.
+    """A setting: its variable, its default, what it does, and the group it belongs to.
 
-    A number has bounds, the least and the most that is possible; the hint says why.
+    A number has bounds, the smallest and the largest value allowed; the hint says why.
     """
     metadata = {
         "env": env,
@@ -59,7 +59,7 @@ def numbers(attribute: Attribute[Any]) -> str:
     return f"{kind} from {least} to {most}"
 
 
-def refusal(attribute: Attribute[Any], wanted: str, value: object) -> UsageError:
+def invalid_value(attribute: Attribute[Any], wanted: str, value: object) -> UsageError:
     """The error for a value that a setting cannot have."""
     got = printable(str(value), LONGEST_SHOWN)
     return UsageError(f"{attribute.metadata['env']} must be {wanted} (got {got})")
@@ -71,5 +71,5 @@ def _check_bounds(_: object, attribute: Attribute[Any], value: float) -> None:
         return
     shown = str(value).removesuffix(".0")
     if hint := attribute.metadata["hint"]:
-        raise UsageError(f"{refusal(attribute, f'{least} to {most}', shown)}; {hint}.")
-    raise refusal(attribute, numbers(attribute), shown)
+        raise UsageError(f"{invalid_value(attribute, f'{least} to {most}', shown)}; {hint}.")
+    raise invalid_value(attribute, numbers(attribute), shown)

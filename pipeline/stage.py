@@ -1,18 +1,23 @@
-"""What a stage is: a pure, synchronous state machine over events."""
+"""What the parts of a chain are: stages, the sources below them and the sinks above."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from math import inf
-from typing import Protocol, TypeVar, cast
+from typing import ClassVar, Protocol, TypeAlias, TypeVar
 
+import trio
 from attrs import frozen
 
-from pipeline.events import Burst, Event, TextDelta
+from pipeline.errors import Failure
+from pipeline.events import Burst, Event, TextDelta, Tick
 from pipeline.ledger import StageLedger
 from pipeline.turn import Turn
 
 NOTHING: tuple[Event, ...] = ()
+Flow: TypeAlias = Sequence[Event | Tick]
+"""A burst on its way through a chain: its events, and ticks of the clock among them."""
 
 
 class Stage:
@@ -25,16 +30,12 @@ class Stage:
     deadline: float = inf
     """When `wake` is due, in the source's time; inf means never."""
     done: bool = False
-    """Nothing fed from now on can matter: the frame closes everything upstream."""
+    """Nothing fed from now on can matter: everything upstream is ended."""
+    wants: ClassVar[frozenset[type] | None] = None
+    """The kinds of events that `feed` looks at; all others pass it by. None means all kinds."""
 
     def __init__(self) -> None:
         self.ledger = StageLedger()
-
-    def __init_subclass__(cls) -> None:
-        """Whoever feeds in a way of its own has not said what may pass at a glance."""
-        super().__init_subclass__()
-        if "feed" in vars(cls) and "skim" not in vars(cls):
-            cls.skim = Stage.skim  # type: ignore[method-assign]
 
     def begin(self, turn: Turn) -> None:
         """Called once, before anything is fed, with what the client asked for."""
@@ -43,14 +44,13 @@ class Stage:
         """Take one event; return those that go on."""
         raise NotImplementedError(f"{type(self).__name__} must define feed(event)")
 
-    def skim(self, text: Sequence[TextDelta]) -> bool:
-        """Whether a burst of nothing but text may pass as it is; asked before it is fed.
+    def feed_text(self, text: Sequence[TextDelta]) -> Sequence[Event] | None:
+        """Take a run of text at once, which most bursts are: what feeding each delta would return.
 
-        Most bursts are such, so a stage that can tell at a glance saves a call for every delta. To
-        say yes is to have taken note of all that `feed` would have, and to set no deadline; to say
-        no is to have done nothing, and each delta is then fed.
+        Return `text` itself to let it pass. Return None to have each delta fed, and then change
+        nothing. It is called only while no deadline is set, and must set none.
         """
-        return False
+        return None
 
     def wake(self, now: float) -> Sequence[Event]:
         """The deadline has passed; there is none any more, unless a new one is set."""
@@ -93,28 +93,15 @@ class Stage:
 
 
 class Receive(Protocol):
-    """The end of a channel that bursts come out of."""
+    """Something to receive bursts from: an opened source, a segment, the end of a channel."""
 
-    async def receive(self) -> Burst: ...
-    def __aiter__(self) -> AsyncIterator[Burst]: ...
-    def close(self) -> None: ...
-
-
-class Send(Protocol):
-    """The end of a channel that bursts go into; it breaks when nobody reads any more."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether a burst would be taken without waiting."""
+    async def receive(self) -> Flow:
+        """The next burst; EndOfChannel at the end. To cancel it loses nothing."""
         ...
 
-    async def send(self, value: Burst, /) -> None: ...
-
-    def send_nowait(self, value: Burst, /) -> None:
-        """Send what is taken without waiting; WouldBlock if it is not."""
+    def receive_nowait(self) -> Flow:
+        """The next burst if it is there; WouldBlock if not, EndOfChannel at the end."""
         ...
-
-    def close(self) -> None: ...
 
 
 class AsyncStage:
@@ -126,9 +113,57 @@ class AsyncStage:
     def begin(self, turn: Turn) -> None:
         """Called once, before `run`, with what the client asked for."""
 
-    async def run(self, receive: Receive, send: Send) -> None:
+    async def run(self, receive: ReceiveBursts, send: Send) -> None:
         """Read bursts until the channel ends; send bursts; return when done."""
         raise NotImplementedError(f"{type(self).__name__} must define run(receive, send)")
+
+
+class ReceiveBursts(Protocol):
+    """The end of a channel that an AsyncStage reads: `async for burst in receive`."""
+
+    async def receive(self) -> Burst: ...
+    def __aiter__(self) -> AsyncIterator[Burst]: ...
+
+
+class Send(Protocol):
+    """The end of a channel that bursts go into."""
+
+    async def send(self, value: Burst, /) -> None: ...
+
+
+# -- sources ---------------------------------------------------------------------------------------
+
+
+@frozen
+class Outcome:
+    """What the client got of a turn: the ids of its calls, and when the turn was cut off.
+
+    A turn that ended with its upstream response was not cut off.
+    """
+
+    calls: tuple[str, ...]
+    cut_at: float = inf
+
+
+class Incoming:
+    """A turn's events while its source is open. Only `receive` must be written."""
+
+    async def receive(self) -> Burst:
+        """The next burst; EndOfChannel at the end. To cancel it must lose nothing."""
+        raise NotImplementedError(f"{type(self).__name__} must define receive()")
+
+    def receive_nowait(self) -> Burst:
+        """The next burst if it is there; WouldBlock if not."""
+        raise trio.WouldBlock
+
+    def finishing(self, outcome: Outcome | None) -> None:
+        """The answer is complete and is written now. None if not all calls were forwarded."""
+
+    def delivered(self, outcome: Outcome | None) -> None:
+        """The client has been sent all of it."""
+
+    def fail(self, failure: Failure) -> None:
+        """End the turn with a failure, because the server is shutting down."""
 
 
 class Source(Protocol):
@@ -139,45 +174,45 @@ class Source(Protocol):
         """Whether stamps follow trio's clock, so that deadlines can be waited for."""
         ...
 
-    async def run(self, send: Send) -> None:
-        """Send bursts until the turn ends; sending breaks when nobody reads any more."""
-        ...
+    def open(self, turn: Turn) -> AbstractAsyncContextManager[Incoming]:
+        """Begin a turn, at once; leaving the block lets go of it, without waiting.
 
-
-@frozen
-class Outcome:
-    """What reached the sink of a run: the ids of the calls, and when the turn was cut off.
-
-    A turn that ended with its upstream response was not.
-    """
-
-    calls: tuple[str, ...]
-    cut_at: float = inf
-
-
-class Settling(Source, Protocol):
-    """A source that wants to know how its run ended."""
-
-    def settle(self, outcome: Outcome | None) -> None:
-        """Called once when the run is over.
-
-        With None if the sink did not get to its end, or was not given all calls for lack of room.
+        An expected failure is reported by the events `Failed` and `TurnEnd`.
         """
         ...
 
 
-def settle(source: Source, outcome: Outcome | None) -> None:
-    """Tell a source how its run ended, if it wants to know."""
-    if hasattr(source, "settle"):  # isinstance of a protocol takes 50 times as long
-        cast("Settling", source).settle(outcome)
+# -- sinks -----------------------------------------------------------------------------------------
 
-
+Write: TypeAlias = Callable[[bytes], Awaitable[None]]
+"""Sends bytes to the client. Cancelled, it has written all of them or the client has left."""
 Result_co = TypeVar("Result_co", covariant=True)
 
 
 class Sink(Protocol[Result_co]):
-    """Where a turn's events go, and what is made of them."""
+    """Encodes a turn's events as an answer. It never awaits."""
 
-    async def run(self, receive: Receive) -> Result_co:
-        """Read bursts to the end of the turn; return the result."""
+    @property
+    def finished(self) -> bool:
+        """Whether nothing that is fed later can matter."""
+        ...
+
+    def feed(self, burst: Burst) -> bytes:
+        """What a burst adds to the answer.
+
+        Raises ProxyError when the turn fails before anything was written: the client can still be
+        sent a status of its own.
+        """
+        ...
+
+    def keepalive(self) -> bytes:
+        """A sign of life for a long silence; empty if the format has none."""
+        ...
+
+    def fail(self, failure: Failure) -> bytes:
+        """The end of an answer that has begun, for a failure outside of its turn."""
+        ...
+
+    def result(self) -> Result_co:
+        """What became of the answer, once it is finished."""
         ...

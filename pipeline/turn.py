@@ -1,4 +1,4 @@
-"""What a client asked for, whatever API it used to ask."""
+"""A client's request, independent of the API that it came through."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from pipeline.loose_json import Json, as_json, as_list, text_of
 
 OutputMode: TypeAlias = Literal["auto", "openai-json", "obsidian-xml"]
 ToolKind: TypeAlias = Literal["function", "custom"]
-"""A custom tool takes free text: the backend knows it as a function of one string."""
+"""A custom tool takes free text; for the backend it is a function of one string."""
 
 
 @frozen
 class Tool:
-    """A tool the client declared, and will run."""
+    """A tool that the client declared and runs."""
 
     name: str
     parameters: Mapping[str, Any] = field(factory=dict[str, Any])
     description: str = ""
     strict: bool | None = None
-    """Whether calls must follow the schema to the letter; None leaves it to the backend."""
+    """Whether calls must follow the schema exactly; None leaves it to the backend."""
     kind: ToolKind = "function"
     namespace: str | None = None
-    """The group that the client declared it in; `name` is then made of both, and unique."""
+    """The namespace that the client declared it in; `name` is then made of both, and unique."""
     own_name: str = ""
-    """What the client calls it within its namespace, where that is not `name`."""
+    """The client's name for it within the namespace, where that is not `name`."""
 
     def parameter_types(self, parameter: str) -> frozenset[str]:
         """The JSON types the tool's schema allows for a parameter; empty when it does not say."""
@@ -41,7 +41,7 @@ class Tool:
 
 @frozen
 class NamedTool:
-    """The choice of one tool: it must be called, and no other."""
+    """The choice of one tool, which must be called."""
 
     name: str
 
@@ -65,7 +65,7 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
 class Turn:
     """One request for one answer.
 
-    `items` is the conversation in order, as items of the Responses API, the last word included.
+    `items` is the whole conversation in order, as items of the Responses API.
     """
 
     model: str = "codex"
@@ -83,19 +83,19 @@ class Turn:
     output_mode: OutputMode | None = None
     stream: bool | None = None
     stop: tuple[str, ...] = ()
-    """The text ends before the first of these."""
+    """Stop sequences: the text ends before the first of these."""
     max_tool_calls: int | None = None
-    """How many calls may be forwarded at most; None leaves it to the operator."""
+    """The most calls to forward; None leaves it to the operator."""
     verbosity: str | None = None
-    """How much the model says, where it can be told."""
+    """How much the model says, where the backend supports it."""
     owner: str = ""
-    """Who asks: what is kept of a turn is for its owner alone."""
+    """The caller: only this caller can reach what is stored of the turn."""
     request_id: str = ""
-    """The request that it belongs to."""
+    """The id of the HTTP request."""
     prompt_cache_key: str | None = None
-    """What the upstream keeps requests with the same beginning together by, where it takes one."""
+    """The upstream's key for caching prompts with the same beginning, where it supports one."""
     seed: str = field(default="", eq=False)
-    """What the ids made for its calls are derived from; no part of what was asked."""
+    """Seed of the ids generated for its calls; not part of the request."""
 
     @property
     def tool_names(self) -> frozenset[str]:
@@ -121,10 +121,10 @@ class Turn:
         return frozenset(text_of(item.get("call_id")) for item in self.items)
 
     def for_choice(self, number: int) -> Turn:
-        """The turn behind one of several choices: the same, but its calls get ids of their own."""
+        """The turn of one of several choices: the same, with different ids for its calls."""
         return evolve(self, seed=f"{self.seed}#{number}") if number else self
 
     @property
     def one_call_only(self) -> bool:
-        """Whether the request has room for a single call."""
+        """Whether the answer may have only one call."""
         return self.legacy_functions or not self.parallel_tool_calls

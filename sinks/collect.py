@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from pipeline.events import Event
-from pipeline.stage import Receive
+from collections.abc import Iterable
+
+from pipeline.errors import Failure
+from pipeline.events import Event, ToolCall, TurnEnd
 
 
 class Collect:
-    """Returns every event that reached the end, in order."""
+    """Keeps every event that reached the end, in order."""
 
-    async def run(self, receive: Receive) -> list[Event]:
-        events: list[Event] = []
-        async for burst in receive:
-            events += burst
-        return events
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.finished = False
+
+    @property
+    def call_ids(self) -> tuple[str, ...]:
+        return tuple(event.call_id for event in self.events if isinstance(event, ToolCall))
+
+    def feed(self, burst: Iterable[Event]) -> bytes:
+        new = tuple(burst)
+        self.events += new
+        self.finished = self.finished or any(isinstance(event, TurnEnd) for event in new)
+        return b""
+
+    def keepalive(self) -> bytes:
+        return b""
+
+    def fail(self, failure: Failure) -> bytes:
+        return b""
+
+    def result(self) -> list[Event]:
+        """The events, whether the turn has ended or not."""
+        return self.events

@@ -34,5 +34,5 @@ def finish_reason(
     reason = ALIASES.get(backend_word.lower(), "stop")
     if has_calls and not (reason == "length" and call_incomplete):
         return "tool_calls"
-    # A client told `tool_calls` without a call waits for one that never comes.
+    # A client that reads `tool_calls` without a call waits for one that never comes.
     return "stop" if reason == "tool_calls" else reason

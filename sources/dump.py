@@ -1,4 +1,4 @@
-"""Writes down what a backend sent and what it was read as: for learning what a new one sends."""
+"""Dumps each message of a backend with the events it became, to learn about a new backend."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _OFF: Final = frozenset({"", "0", "false", "no", "off"})
 
 @frozen(slots=False)
 class DumpOptions:
-    """Where backend messages are written, if anywhere."""
+    """Where backend messages are dumped."""
 
     dump_events: str = flag(
         "CODEX_DUMP_SSE",
         "",
-        "write every backend message and what it was read as to this file (1 means "
-        "backend-events.jsonl): for learning what a new backend sends",
+        "dump every backend message, with the events it became, to this file (1: "
+        "backend-events.jsonl), to learn about a new backend",
         group="source",
     )
 
 
 class EventDump:
-    """One JSON line a message: the message, the events it became, or why it became none.
+    """One JSON line for each message: the message, its events, or why it became none.
 
     The file holds prompts and arguments, so only its owner can read it.
     """
@@ -44,7 +44,7 @@ class EventDump:
 
     @classmethod
     def from_setting(cls, value: str) -> EventDump | None:
-        """The dump an operator asked for: 1 for the usual file, else a path; none if unset."""
+        """The dump of the setting: 1 means the default file, else a path; None if off."""
         if value.lower() in _OFF:
             return None
         return cls(DEFAULT_FILE if value.lower() in _ON else value)

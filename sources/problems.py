@@ -1,4 +1,4 @@
-"""What a backend wrote that could not be used: counted by kind and name, logged once a minute."""
+"""Messages of a backend that could not be used: counted by kind and name, logged once a minute."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Kind: TypeAlias = Literal[
 ]
 """Kinds of problems.
 
-- `unknown_event`: a message of a method or type that no version we know has.
+- `unknown_event`: a message of a method or type of no known version.
 - `unreadable_item`: a line that is not JSON, text that is not a string, an item of unknown type.
 - `unreadable_call`: a tool call whose arguments or form cannot be read.
 - `nameless_call`: a tool call without the name of its tool, or without an id.
@@ -28,12 +28,12 @@ Kind: TypeAlias = Literal[
 """
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 Report: TypeAlias = Callable[[Kind, str], None]
-"""Told the kind of a problem, and the method or type of what was wrong."""
+"""Called with the kind of a problem, and the method or type of the message."""
 
 PREFIX: Final = "problem"
-"""How the names of these counters begin: `problem <kind> <name>`."""
+"""The prefix of these counters: `problem <kind> <name>`."""
 MOST_NAMES: Final = 40
-"""How many names a kind may have; a backend that invents more shares one counter for the rest."""
+"""The most names for each kind; further names share one counter."""
 LONGEST_NAME: Final = 60
 MOST_REFUSALS: Final = 100
 INTERVAL: Final = 60.0
@@ -44,13 +44,13 @@ _log: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger(__name
 
 
 def unreported(kind: Kind, name: str) -> None:
-    """A report that nobody reads, as in a replay."""
+    """A report that is dropped, as in a replay."""
 
 
 class RateLimit(Generic[Key]):
-    """For each key, says at most once a minute that a log line is due, and how often it occurred.
+    """Allows one log line a minute for each key, and counts the occurrences for it.
 
-    What occurs in between is counted for the next line.
+    Occurrences in between are counted for the next line.
     """
 
     def __init__(self, now: Callable[[], float] = trio.current_time) -> None:
@@ -59,7 +59,7 @@ class RateLimit(Generic[Key]):
         self._since: Counter[Key] = Counter()
 
     def count(self, key: Key) -> int:
-        """Count one; how many there were since the last line, or 0 while no line is due."""
+        """Count one; the number since the last line, or 0 if no line is due."""
         self._since[key] += 1
         now = self._now()
         if key in self._logged and now < self._logged[key] + INTERVAL:
@@ -74,7 +74,7 @@ class RateLimit(Generic[Key]):
         return len(self._logged)
 
     def rest(self) -> dict[Key, int]:
-        """What was counted since the last lines; it counts as logged from now on."""
+        """Take the counts that were not logged yet."""
         rest, self._since = dict(self._since), Counter()
         return rest
 
@@ -88,7 +88,7 @@ class Problems:
         backend: str = "",
         now: Callable[[], float] = trio.current_time,
     ) -> None:
-        """`counters` is where they are counted, beside whatever else its owner counts there."""
+        """They are counted in `counters`, which may have other counters too."""
         self.counters: Counter[str] = Counter() if counters is None else counters
         self._backend = backend
         self._names: dict[Kind, set[str]] = {kind: set() for kind in KINDS}
@@ -96,26 +96,26 @@ class Problems:
         self._refusals: RateLimit[tuple[str, str]] = RateLimit(now)
 
     def report(self, kind: Kind, name: str) -> None:
-        """Count a problem, and log it if that is due for its kind."""
+        """Count a problem, and log it if a line is due for its kind."""
         name = self._bounded(kind, name)
         self.counters[f"{PREFIX} {kind} {name}"] += 1
         if times := self._kinds.count(kind):
-            self._tell_problem(kind, times, name)
+            self._log_problem(kind, times, name)
 
     def refused(self, method: str, code: str) -> None:
-        """The backend answered a request with an error: log it if that is due for this one."""
+        """The backend answered a request with an error: log it if a line is due."""
         key = (method, code)
         if key not in self._refusals and len(self._refusals) >= MOST_REFUSALS:
             key = (method, OTHER)
         if times := self._refusals.count(key):
-            self._tell_refusal(*key, times)
+            self._log_refusal(*key, times)
 
     def close(self) -> None:
-        """The backend is no longer used: log what no line has told of yet."""
+        """The backend is no longer used: log the remaining counts."""
         for kind, times in self._kinds.rest().items():
-            self._tell_problem(kind, times)
+            self._log_problem(kind, times)
         for (method, code), times in self._refusals.rest().items():
-            self._tell_refusal(method, code, times)
+            self._log_refusal(method, code, times)
 
     def _bounded(self, kind: Kind, name: str) -> str:
         shown = printable(name, LONGEST_NAME) or "none"
@@ -125,17 +125,17 @@ class Problems:
         names.add(shown)
         return shown
 
-    def _tell_problem(self, kind: Kind, times: int, name: str | None = None) -> None:
+    def _log_problem(self, kind: Kind, times: int, name: str | None = None) -> None:
         named = {} if name is None else {"name": name}
         _log.warning(
-            "problem with what the backend sent",
+            "problem with a message of the backend",
             backend=self._backend,
             kind=kind,
             times=times,
             **named,
         )
 
-    def _tell_refusal(self, method: str, code: str, times: int) -> None:
+    def _log_refusal(self, method: str, code: str, times: int) -> None:
         _log.warning(
             "the backend answered a request with an error",
             backend=self._backend,

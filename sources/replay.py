@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeVar
 
 import trio
 
@@ -18,10 +18,12 @@ from pipeline.events import Burst, Event, ResponseEnds, TurnEnd, TurnStart
 from pipeline.formats.recording import CUT, Header, is_header
 from pipeline.formats.transcripts import Record, bounded_lines, parse_line, read_records
 from pipeline.loose_json import is_json
-from pipeline.stage import Send
+from pipeline.stage import Incoming
+from pipeline.turn import Turn
 from sources.decode.turn_decoder import TurnDecoder, Watcher
 
 LINES_PER_BURST: Final = 64
+Played = TypeVar("Played")
 _HEADER_HEAD: Final = re.compile(rb'\s*\{\s*"recording"')
 _WRITTEN_AT: Final = re.compile(rb'"emittedAtMs":\s*(\d{1,15})\b')
 _RESPONSE_END: Final = re.compile(
@@ -64,19 +66,22 @@ class Replay:
         """What the recording says of itself; UsageError if it cannot be read."""
         return self._opening[0]
 
-    async def run(self, send: Send) -> None:
+    @asynccontextmanager
+    async def open(self, turn: Turn) -> AsyncGenerator[Incoming]:
         with open_transcript(self._path) as file:
             if self._speed is not None or self._pace:
-                await self._in_time(self._records(file), send)
+                yield _InTime(self._timed(file), self._speed or 0.0, self._pace)
             else:
-                await self._at_once(file, send)
-        if not self.decoder.recognized:
-            raise foreign(self._path)
+                yield _AtOnce(self._whole(self._bursts(file)))
 
     def events(self) -> Iterator[Burst]:
-        """The decoded bursts without trio: what `run` sends at full speed."""
+        """The decoded bursts, as at full speed."""
         with open_transcript(self._path) as file:
-            yield from self._bursts(file)
+            yield from self._whole(self._bursts(file))
+
+    def _whole(self, played: Iterator[Played]) -> Iterator[Played]:
+        """All that is played; at the end, UsageError if nothing of it was a transcript."""
+        yield from played
         if not self.decoder.recognized:
             raise foreign(self._path)
 
@@ -106,25 +111,16 @@ class Replay:
             if burst:
                 yield tuple(burst)
 
-    async def _at_once(self, file: BinaryIO, send: Send) -> None:
-        for burst in self._bursts(file):
-            await send.send(burst)
+    def _timed(self, file: BinaryIO) -> Iterator[tuple[float | None, Burst]]:
+        """Each message that means something, and when it was recorded, if that is known."""
 
-    async def _in_time(self, records: Iterator[Record], send: Send) -> None:
-        due = trio.current_time()
-        at = 0.0
-        recorded: float | None = None
-        for record in records:
-            if record.at is not None:
-                if recorded is not None and self._speed:
-                    due += max(0.0, record.at - recorded) / self._speed
-                recorded = record.at
-                at = max(at, recorded)
-            burst = tuple(self._decode(record, at))
-            if burst:
-                await trio.sleep_until(due)
-                await send.send(burst)
-                due = max(due, trio.current_time()) + self._pace
+        def played() -> Iterator[tuple[float | None, Burst]]:
+            at = 0.0
+            for record in self._records(file):
+                at = at if record.at is None else max(at, record.at)
+                yield record.at, tuple(self._decode(record, at))
+
+        return self._whole(played())
 
     def _decode(self, record: Record, at: float) -> Sequence[Event]:
         if self._start is None:
@@ -134,6 +130,8 @@ class Replay:
         events: Sequence[Event]
         if is_json(record.message) and record.message.get("method") == CUT:
             events = [TurnEnd("tool_calls", at=at)]
+            if self._watch is not None:
+                self._watch(record, events, [])
         else:
             events = self.decoder.feed_watched(record, at, self._watch)
         if not events or not self._start:
@@ -199,14 +197,60 @@ def foreign(path: str | Path) -> UsageError:
     )
 
 
+class _AtOnce(Incoming):
+    """Bursts that are there."""
+
+    def __init__(self, bursts: Iterator[Burst]) -> None:
+        self._bursts = bursts
+
+    def receive_nowait(self) -> Burst:
+        for burst in self._bursts:
+            return burst
+        raise trio.EndOfChannel
+
+    async def receive(self) -> Burst:
+        return self.receive_nowait()
+
+
+class _InTime(Incoming):
+    """Messages, each when it is due."""
+
+    def __init__(
+        self, played: Iterator[tuple[float | None, Burst]], speed: float, pace: float
+    ) -> None:
+        self._played = played
+        self._speed = speed
+        self._pace = pace
+        self._due = trio.current_time()
+        self._recorded: float | None = None
+        self._next: Burst = ()
+
+    async def receive(self) -> Burst:
+        while not self._next:
+            recorded, self._next = self._read()
+            if recorded is not None:
+                if self._recorded is not None and self._speed:
+                    self._due += max(0.0, recorded - self._recorded) / self._speed
+                self._recorded = recorded
+        await trio.sleep_until(self._due)
+        burst, self._next = self._next, ()
+        self._due = max(self._due, trio.current_time()) + self._pace
+        return burst
+
+    def _read(self) -> tuple[float | None, Burst]:
+        for played in self._played:
+            return played
+        raise trio.EndOfChannel
+
+
 class Listed:
-    """A list of events as a source: for tests and examples."""
+    """Bursts of events as a source: for tests and examples."""
 
     real_time = False
 
     def __init__(self, *bursts: Iterable[Any]) -> None:
         self._bursts = bursts
 
-    async def run(self, send: Send) -> None:
-        for burst in self._bursts:
-            await send.send(tuple(burst))
+    @asynccontextmanager
+    async def open(self, turn: Turn) -> AsyncGenerator[Incoming]:
+        yield _AtOnce(iter([tuple(burst) for burst in self._bursts if burst]))

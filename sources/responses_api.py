@@ -11,9 +11,9 @@ import httpx
 import trio
 from attrs import evolve
 
-from pipeline.errors import Failure, ProxyError
+from pipeline.errors import Failure, ProxyError, only_member
 from pipeline.events import Burst, Event, Failed, TurnEnd, TurnStart
-from pipeline.stage import Send
+from pipeline.stage import Incoming
 from pipeline.turn import Turn
 from sources.decode.http_answer import HttpAnswer
 from sources.decode.http_failures import http_failure, upstream_failure
@@ -35,65 +35,80 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 def open_client() -> httpx.AsyncClient:
     """A client for many turns, which then share its connections; the bounds are the turns' own."""
     return httpx.AsyncClient(
-        timeout=None,  # noqa: S113  # every wait has its bound: see ResponsesApiTurn._next
+        timeout=None,  # noqa: S113  # every wait has its bound: see ResponsesApiTurn.receive
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
         mounts={f"all://{host}": None for host in LOOPBACK},  # never through a proxy
     )
 
 
-class ResponsesApiTurn:
-    """Asks once; and however the turn is left, the request is closed, so that the backend stops.
-
-    A stream that breaks off gets no end from here: what to make of that is the guard's business.
-    """
+class ResponsesApiSource:
+    """Asks once for each turn; and however the turn is left, the request is closed, so that the
+    backend stops."""
 
     real_time = True
 
     def __init__(
         self,
         api: ResponsesApi,
-        turn: Turn,
         client: httpx.AsyncClient | None = None,
         *,
         watch: Watcher | None = None,
         report: Report = unreported,
     ) -> None:
-        """Without a client the turn opens one of its own, which costs a new connection."""
+        """Without a client each turn opens one of its own, which costs a new connection."""
         self._api = api
-        self._turn = turn
         self._client = client
-        self.decoder = TurnDecoder(report=report)
-        self._answer = HttpAnswer(self.decoder, hide=api.without_key, watch=watch)
+        self._watch = watch
+        self._report = report
 
-    async def run(self, send: Send) -> None:
+    @asynccontextmanager
+    async def open(self, turn: Turn) -> AsyncGenerator[Incoming]:
+        decoder = TurnDecoder(report=self._report)
+        reuse = self._client is not None
+        running = ResponsesApiTurn(self._api, decoder, watch=self._watch, reuse=reuse)
+        client = open_client() if self._client is None else nullcontext(self._client)
         try:
-            body = request_body(self._turn)
-            client = open_client() if self._client is None else nullcontext(self._client)
-            async with client as connected:
-                await self._play(connected, body, send)
-        except ProxyError as error:
-            now = trio.current_time()
-            await send.send(self._burst([Failed(error.failure, at=now), TurnEnd("failed", at=now)]))
+            async with client as connected, trio.open_nursery() as nursery:
+                nursery.start_soon(running.run, connected, turn)
+                try:
+                    yield running
+                finally:
+                    nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            raise only_member(group) from None
 
-    async def _play(self, client: httpx.AsyncClient, body: bytes, send: Send) -> None:
-        unread = _Unread()
-        left: ProxyError | trio.BrokenResourceError | None = None
 
-        async def read() -> None:
+class ResponsesApiTurn(Incoming):
+    """The events of one turn, decoded from the bytes that a task of its own reads.
+
+    httpx gives out what one read of the network brought chunk by chunk. The task reads on until it
+    has to wait, so that a fast stream comes in bursts. A stream that breaks off gets no end from
+    here: what to make of that is the guard's business.
+    """
+
+    def __init__(
+        self, api: ResponsesApi, decoder: TurnDecoder, *, watch: Watcher | None, reuse: bool
+    ) -> None:
+        self._api = api
+        self._decoder = decoder
+        self._answer = HttpAnswer(decoder, hide=api.without_key, watch=watch)
+        self._unread = _Unread()
+        self._reuse = reuse
+        """Whether the connection is used again."""
+        self._started = self._heard = trio.current_time()
+        self._began = self._over = False
+
+    async def run(self, client: httpx.AsyncClient, turn: Turn) -> None:
+        """Send the request and read the answer."""
+        unread = self._unread
+        try:
             with unread.reading:
-                await self._read(client, body, unread)
-
-        async with trio.open_nursery() as nursery:
-            # httpx gives out what one read of the network brought chunk by chunk. A task of its
-            # own reads on until it has to wait, so that a fast stream comes in bursts.
-            nursery.start_soon(read)
-            try:
-                await self._tell(unread, send)
-            except (ProxyError, trio.BrokenResourceError) as error:
-                left = error  # to be raised as it is, and not in a group
-            nursery.cancel_scope.cancel()
-        if left is not None:
-            raise left
+                await self._read(client, request_body(turn), unread)
+        except ProxyError as error:
+            unread.end(error.failure)
+        except Exception as mistake:  # noqa: BLE001  # raised where the turn is received
+            unread.mistake = mistake
+            unread.end()
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -136,39 +151,57 @@ class ResponsesApiTurn:
         why = f"the backend at {self._api.place} did not answer: {_root_of(error)}"
         return upstream_failure(why)
 
-    # -- telling ---------------------------------------------------------------------------------
+    # -- receiving -------------------------------------------------------------------------------
 
-    async def _tell(self, unread: _Unread, send: Send) -> None:
+    async def receive(self) -> Burst:
         bounds = self._api.bounds
-        started = heard = trio.current_time()
-        data, ended, began = b"begin", False, False
-        while data and not ended:
-            # Any byte is a sign of life, a comment too: some backends send nothing else for a
-            # while, as they wait for theirs.
-            patience = bounds.idle if self.decoder.recognized else bounds.first_event
-            data = await self._next(unread, min(heard + patience, started + bounds.total))
-            heard = unread.at
-            if data:
-                events = self._answer.feed(data, heard)
-            else:
-                events = [] if unread.broken else self._answer.close(heard)
-            ended = self.decoder.ended
-            if ended and self._client is not None:
-                unread.finish()
-            if events:
-                if not began:  # an API over HTTP always tells: its stream is the response
-                    events, began = [TurnStart("told", at=heard), *events], True
-                await send.send(self._burst(events))
+        while True:
+            try:
+                return self.receive_nowait()
+            except trio.WouldBlock:
+                # Any byte is a sign of life, a comment too: some backends send nothing else for a
+                # while, as they wait for theirs.
+                patience = bounds.idle if self._decoder.recognized else bounds.first_event
+                due = min(self._unread.at + patience, self._started + bounds.total)
+                with trio.move_on_at(due):
+                    await self._unread.wait()
+                if trio.current_time() >= due and not self._unread:
+                    self._unread.end(_too_slow(self._api))
 
-    async def _next(self, unread: _Unread, deadline: float) -> bytes:
-        try:
-            with trio.fail_at(deadline):
-                return await unread.take()
-        except trio.TooSlowError:
-            raise ProxyError(_too_slow(self._api)) from None
+    def receive_nowait(self) -> Burst:
+        while not self._over:
+            data = self._unread.take_nowait()
+            try:
+                events = self._decoded(data)
+            except ProxyError as error:
+                now = trio.current_time()
+                self._over = True
+                return self._burst([Failed(error.failure, at=now), TurnEnd("failed", at=now)])
+            self._over = self._decoder.ended or not data
+            if self._decoder.ended and self._reuse:
+                self._unread.finish()
+            if events:
+                return self._burst(events)
+        raise trio.EndOfChannel
+
+    def _decoded(self, data: bytes) -> Sequence[Event]:
+        """The events in what was read; nothing was read at the end. ProxyError if it failed."""
+        unread = self._unread
+        if data:
+            return self._answer.feed(data, unread.at)
+        if unread.failure is not None:
+            raise ProxyError(unread.failure)
+        return () if unread.broken else self._answer.close(unread.at)
+
+    def fail(self, failure: Failure) -> None:
+        self._unread.end(failure)
 
     def _burst(self, events: Sequence[Event]) -> Burst:
-        return tuple(self._discreet(e) if isinstance(e, Failed) else e for e in events)
+        burst = tuple(self._discreet(e) if isinstance(e, Failed) else e for e in events)
+        if self._began or isinstance(burst[0], Failed):
+            return burst
+        self._began = True  # an API over HTTP always tells: its stream is the response
+        return (TurnStart("told", at=burst[0].at), *burst)
 
     def _discreet(self, event: Failed) -> Failed:
         message = self._api.without_key(event.error.message)
@@ -183,13 +216,18 @@ class _Unread:
         """When something was last heard."""
         self.broken = False
         """The answer broke off: what is left of it is not whole."""
-        self._data = bytearray()
-        self._failure: Failure | None = None
-        self._ended = False
-        self._finishing = False
+        self.failure: Failure | None = None
+        self.mistake: Exception | None = None
+        """What the reading raised, to be raised where it is taken."""
         self.reading = trio.CancelScope()
         """Where the reading is done."""
+        self._data = bytearray()
+        self._ended = False
+        self._finishing = False
         self._change = trio.lowlevel.ParkingLot()
+
+    def __bool__(self) -> bool:
+        return bool(self._data) or self._ended
 
     async def put(self, chunk: bytes) -> None:
         if self._finishing:
@@ -201,13 +239,13 @@ class _Unread:
             await self._change.park()
 
     def end(self, failure: Failure | None = None) -> None:
-        self._failure = failure
+        self.failure = self.failure or failure
         self._ended = True
         self.at = trio.current_time()
         self._change.unpark_all()
 
     def finish(self) -> None:
-        """Everything has been said: read on to the end of the bytes, though everybody leaves.
+        """Everything has been said: read on to the end of the bytes, though the turn is left.
 
         Only a connection that was read to its end is used again.
         """
@@ -215,12 +253,17 @@ class _Unread:
         self.reading.shield = True
         self.reading.deadline = trio.current_time() + LAST_BYTES
 
-    async def take(self) -> bytes:
-        """All that has come, at least one byte; none at the end. ProxyError if that is why."""
-        while not self._data and not self._ended:
+    async def wait(self) -> None:
+        """Wait until there is something to take."""
+        while not self:
             await self._change.park()
-        if not self._data and self._failure is not None:
-            raise ProxyError(self._failure)
+
+    def take_nowait(self) -> bytes:
+        """All that has come; nothing at the end. WouldBlock if nothing has."""
+        if self.mistake is not None:
+            raise self.mistake
+        if not self:
+            raise trio.WouldBlock
         data = bytes(self._data)
         self._data.clear()
         self._change.unpark_all()

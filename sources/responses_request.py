@@ -1,4 +1,4 @@
-"""One Turn as a request of the Responses API: where it goes, its headers and its body."""
+"""The request for one Turn to a Responses API: its URL, headers and body."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import httpx
 import msgspec
 from attrs import field, frozen
 
-from pipeline.errors import Failure, ProxyError, UsageError
+from pipeline.errors import UsageError, rejection
 from pipeline.formats.strict_schema import first_violation
 from pipeline.loose_json import Json
 from pipeline.options import backend_flag as flag
@@ -17,16 +17,16 @@ from sources.app_server.turn.place import Bounds
 
 
 def _endpoint(address: str) -> str:
-    """The address that is posted to: `/v1/responses`, or what of it is missing, is added."""
-    wanted = "it takes an address such as https://api.openai.com/v1"
+    """The URL to post to: `/v1/responses`, or the missing part of it, is added."""
+    wanted = "PROXY_BACKEND must be a URL such as https://api.openai.com/v1"
     try:
         url = httpx.URL(address.strip())
     except httpx.InvalidURL as error:
-        raise UsageError(f"PROXY_BACKEND={address} is not possible ({error}); {wanted}") from None
+        raise UsageError(f"{wanted} (got {address}: {error})") from None
     if url.userinfo:
-        raise UsageError("PROXY_BACKEND holds a password; put it into PROXY_BACKEND_API_KEY")
+        raise UsageError("PROXY_BACKEND contains a password; put it into PROXY_BACKEND_API_KEY")
     if url.scheme not in ("http", "https") or not url.host:
-        raise UsageError(f"PROXY_BACKEND={address} is not possible; {wanted}")
+        raise UsageError(f"{wanted} (got {address})")
     path = url.path.rstrip("/") or "/v1"
     return str(url.copy_with(path=path if path.endswith("/responses") else f"{path}/responses"))
 
@@ -35,34 +35,34 @@ def _key(key: str) -> str:
     key = key.strip()
     if not key.isascii() or not key.isprintable() or " " in key:
         raise UsageError(
-            "PROXY_BACKEND_API_KEY holds a character that no key has; it takes letters, digits and "
-            "signs, without spaces or line breaks"
+            "PROXY_BACKEND_API_KEY has an invalid character; it may have letters, digits and "
+            "punctuation, but no spaces or line breaks"
         )
     return key
 
 
 @frozen(slots=False)
 class ResponsesApiOptions:
-    """The Responses API to use instead of an app-server, if any."""
+    """The settings for a Responses API instead of an app-server."""
 
     backend: str = flag(
         "PROXY_BACKEND",
         "",
-        "the address of a Responses API to use instead of an app-server, such as "
+        "the URL of a Responses API to use instead of an app-server, such as "
         "https://host/v1/responses",
     )
     backend_api_key: str = flag("PROXY_BACKEND_API_KEY", "", "the key of that API", secret=True)
     models: str = flag(
         "PROXY_MODELS",
         "",
-        "names of models, with commas between, to list at /v1/models besides those that the "
+        "names of models, separated by commas, to list at /v1/models in addition to those that the "
         "backend lists; for a PROXY_BACKEND that lists none",
     )
 
 
 @frozen
 class ResponsesApi:
-    """Where a Responses API is and how it is asked. The key shows in no message and no repr."""
+    """A Responses API: its URL, key and timeouts. No message and no repr shows the key."""
 
     url: str = field(converter=_endpoint)
     api_key: str = field(default="", repr=False, converter=_key)
@@ -70,29 +70,29 @@ class ResponsesApi:
 
     @property
     def place(self) -> str:
-        """The address as a person may be told it."""
+        """The URL in a form that messages may show."""
         url = httpx.URL(self.url)
         return f"{url.scheme}://{url.netloc.decode()}"
 
     def headers(self) -> dict[str, str]:
         headers = {
             "accept": "text/event-stream",
-            "accept-encoding": "identity",  # compressed, events would wait for their block to fill
+            "accept-encoding": "identity",  # compression would delay events
             "content-type": "application/json",
             "user-agent": "codex-sluice",
         }
         return headers | ({"authorization": f"Bearer {self.api_key}"} if self.api_key else {})
 
     def without_key(self, text: str) -> str:
-        """A text without our key, which some backends repeat when they refuse it.
+        """A text without the key, which some backends repeat when they reject it.
 
-        Short ones are the words that local backends take for keys, such as `none`.
+        Short keys are ordinary words, such as `none` for local backends, and are kept.
         """
         return text.replace(self.api_key, "…") if len(self.api_key) >= 8 else text
 
 
 def request_body(turn: Turn) -> bytes:
-    """The JSON that asks for one answer, streamed and not stored."""
+    """The JSON body of a request for one answer, streamed and not stored."""
     reasoning = _given(effort=turn.effort, summary=turn.summary)
     body: dict[str, Any] = {
         "model": turn.model,
@@ -106,23 +106,18 @@ def request_body(turn: Turn) -> bytes:
     if turn.tools and turn.tool_choice != "auto":
         body["tool_choice"] = _tool_choice(turn)
     if turn.tools and turn.one_call_only:
-        body["parallel_tool_calls"] = False  # true is the default, and refused by some models
+        body["parallel_tool_calls"] = False  # true is the default, and some models reject it
     if reasoning:
-        # What is not stored can only be continued if the client gets it, sealed.
+        # Without storage, only the client can send reasoning back, sealed.
         body |= {"reasoning": reasoning, "include": ["reasoning.encrypted_content"]}
     form = None if turn.output_schema is None else _format(turn.output_schema)
     body |= _given(text=_given(format=form, verbosity=turn.verbosity))
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:
-        raise ProxyError(
-            Failure(
-                "the request holds half of a surrogate pair (such as \\ud800), which is no text; "
-                "send valid Unicode",
-                status=400,
-                type="invalid_request_error",
-                code="invalid_request_error",
-            )
+        raise rejection(
+            "the request holds half of a surrogate pair (such as \\ud800), which is no text; "
+            "send valid Unicode"
         ) from None
 
 
@@ -146,14 +141,14 @@ def _tool(tool: Tool) -> Json:
 
 
 def _tool_choice(turn: Turn) -> Json | str:
-    """The choice as the API says it, natively: the tools stay the same, and so does the cache."""
+    """The API's own tool_choice: the tools stay unchanged, so the upstream's prompt cache works."""
     if isinstance(turn.tool_choice, NamedTool):
         return {"type": "function", "name": turn.tool_choice.name}
     return turn.tool_choice
 
 
 def _format(wanted: OutputSchema) -> Json:
-    """The form of the answer, strict wherever that is possible and the client did not object."""
+    """The format of the answer, strict if possible and the client did not set strict to false."""
     return {
         "type": "json_schema",
         "name": wanted.name or "answer",

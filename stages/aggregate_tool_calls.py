@@ -18,11 +18,11 @@ from pipeline.events import (
     ToolCallFragment,
     TurnEnd,
 )
+from pipeline.formats.codex_tools import BACKEND_TOOLS
 from pipeline.loose_json import printable
 from pipeline.options import flag
 from pipeline.stage import Stage
 from pipeline.turn import OutputMode, Turn
-from stages.drop_mcp_noise import BACKEND_TOOLS
 from stages.tool_calls.aggregator import AggregatorLimitError, ToolCallAggregator
 from stages.tool_calls.fences import FenceScanner
 from stages.tool_calls.rules import CallRules, UnknownToolPolicy
@@ -89,14 +89,14 @@ class AggregateToolCalls(Stage):
             unwraps = None if rules.any_name else rules.takes_fence
             self._scanner = FenceScanner(self._aggregator.text_patterns, unwraps)
 
-    def skim(self, text: Sequence[TextDelta]) -> bool:
+    def feed_text(self, text: Sequence[TextDelta]) -> Sequence[Event] | None:
         if self._scanner is not None:
             item, choice = self._held.item_id, self._held.choice
             texts = [d.text for d in text if d.item_id == item and d.choice == choice]
             if len(texts) < len(text) or not self._scanner.let_pass(texts):
-                return False
+                return None
             self._held = text[-1]
-        return True
+        return text
 
     def feed(self, event: Event) -> Sequence[Event]:
         match event:

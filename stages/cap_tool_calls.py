@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from attrs import evolve, frozen
 
-from pipeline.events import Event, TextDelta, ToolCall, TurnEnd
+from pipeline.events import Event, ToolCall, TurnEnd
 from pipeline.options import flag
 from pipeline.stage import Stage
 from pipeline.turn import Turn
@@ -34,6 +34,8 @@ class CapToolCalls(Stage):
     many at most gets no more. With `stop`, the first call too many ends the turn.
     """
 
+    wants = frozenset({ToolCall, TurnEnd})
+
     def __init__(self, options: CapOptions | None = None, *, stop: bool = True) -> None:
         super().__init__()
         self._most = (options or CapOptions()).tool_block_max
@@ -44,9 +46,6 @@ class CapToolCalls(Stage):
     def begin(self, turn: Turn) -> None:
         wishes = (self._most, turn.max_tool_calls, 1 if turn.one_call_only else 0)
         self._most = min(filter(None, wishes), default=0)
-
-    def skim(self, text: Sequence[TextDelta]) -> bool:
-        return True
 
     def feed(self, event: Event) -> Sequence[Event]:
         match event:

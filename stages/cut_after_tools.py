@@ -63,7 +63,7 @@ class CutOptions:
 
     @property
     def effective_cut_mode(self) -> str:
-        """The mode as clients are told: `off` when nothing is cut."""
+        """The mode as clients see it: `off` when nothing is cut."""
         return self.stop_after_tools_mode if self.stop_after_tools else "off"
 
 
@@ -92,11 +92,11 @@ class CutAfterTools(Stage):
         self._now = 0.0
         self._choice = 0
 
-    def skim(self, text: Sequence[TextDelta]) -> bool:
+    def feed_text(self, text: Sequence[TextDelta]) -> Sequence[Event] | None:
         if self._calling:
-            return False
+            return None
         self._now, self._choice = text[-1].at, text[-1].choice
-        return True
+        return text
 
     def feed(self, event: Event) -> Sequence[Event]:
         self._now, self._choice = event.at, event.choice

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from attrs import evolve, frozen
 
-from pipeline.events import Event, TextDelta, ToolCall
+from pipeline.events import Event, ToolCall
 from pipeline.options import flag
 from pipeline.stage import Stage
 
@@ -26,17 +26,16 @@ class DedupOptions:
 class DedupToolCalls(Stage):
     """If enabled, no two calls that leave have the same name and arguments, to the letter."""
 
+    wants = frozenset({ToolCall})
+
     def __init__(self, options: DedupOptions | None = None) -> None:
         super().__init__()
         self._enabled = (options or DedupOptions()).tool_block_dedup
         self._seen: set[tuple[int, str, str]] = set()
         self._next: dict[int, int] = {}
 
-    def skim(self, text: Sequence[TextDelta]) -> bool:
-        return True
-
     def feed(self, event: Event) -> Sequence[Event]:
-        if not self._enabled or not isinstance(event, ToolCall):
+        if not (self._enabled and isinstance(event, ToolCall)):
             return (event,)
         call = (event.choice, event.name, event.arguments)
         if call in self._seen:

@@ -6,20 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from pipeline.events import BackendNotice, Event, TextDelta, ToolCall, ToolCallFragment, ToolOutput
+from pipeline.events import BackendNotice, Event, ToolCall, ToolCallFragment, ToolOutput
+from pipeline.formats.codex_tools import BACKEND_TOOLS
 from pipeline.stage import Stage
 from pipeline.turn import Turn
 
-BACKEND_TOOLS: Final = frozenset(
-    {
-        "list_mcp_resource_templates",
-        "list_mcp_resources",
-        "read_mcp_resource",
-        "update_plan",
-        "view_image",
-    }
-)
-"""What Codex 0.89 offers its model even with every tool switched off, and answers itself."""
 _OWN_SPACE: Final = re.compile(r"mcp__|web\Z")
 """Where Codex keeps the tools that an operator switched on: MCP servers', and its web search."""
 OWN_CALL: Final = "the backend's own MCP call"
@@ -34,6 +25,8 @@ class DropMcpNoise(Stage):
 
     A client that declares a tool of the same name gets its calls.
     """
+
+    wants = frozenset({ToolCall, ToolCallFragment, ToolOutput, BackendNotice})
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,9 +45,6 @@ class DropMcpNoise(Stage):
         if call.name in self._own_tools or call.name.startswith("mcp__"):
             return True
         return bool(_OWN_SPACE.match(call.namespace or ""))
-
-    def skim(self, text: Sequence[TextDelta]) -> bool:
-        return True
 
     def feed(self, event: Event) -> Sequence[Event]:
         match event:

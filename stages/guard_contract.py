@@ -47,14 +47,14 @@ class GuardContract(Stage):
         self._choice: int | None = None
         self._now = 0.0
 
-    def skim(self, text: Sequence[TextDelta]) -> bool:
+    def feed_text(self, text: Sequence[TextDelta]) -> Sequence[Event] | None:
         if self._failed or self._choice is None:
-            return False
+            return None
         for delta in text:
             if delta.choice != self._choice or type(delta.text) is not str:
-                return False
+                return None
         self._now = text[-1].at
-        return True
+        return text
 
     def feed(self, event: Event) -> Sequence[Event]:
         if type(event) not in EVENT_TYPES:
@@ -76,7 +76,7 @@ class GuardContract(Stage):
                 return self._violation("whole-calls", event)
             case LostCall():
                 self._lost = True
-                return self.fold(event, "told by the turn's end")
+                return self.fold(event, "reported by the turn's end")
             case Failed():
                 self._failed = True
                 return self._told(event)
@@ -92,7 +92,7 @@ class GuardContract(Stage):
         return self.swap(end, evolve(end, calls_truncated=True))
 
     def close(self) -> Sequence[Event]:
-        """The input ended and no end was seen: whoever was to send it went away."""
+        """The input ended and no end was seen: its sender went away."""
         self.done = True
         self.note("contract: one-end")
         failure = Failure(

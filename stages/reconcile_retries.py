@@ -109,8 +109,9 @@ class ReconcileRetries(Stage):
         super().__init__()
         self._said = _Said()
 
-    def skim(self, text: Sequence[TextDelta]) -> bool:
-        return not self._said.retried and self._said.text.say_all(text)
+    def feed_text(self, text: Sequence[TextDelta]) -> Sequence[Event] | None:
+        new = not self._said.retried and self._said.text.say_all(text)
+        return text if new else None
 
     def feed(self, event: Event) -> Sequence[Event]:
         match event:

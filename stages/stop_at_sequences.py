@@ -32,8 +32,8 @@ class StopAtSequences(Stage):
     def begin(self, turn: Turn) -> None:
         self._search = SequenceSearch(turn.stop) if turn.stop else None
 
-    def skim(self, text: Sequence[TextDelta]) -> bool:
-        return self._search is None
+    def feed_text(self, text: Sequence[TextDelta]) -> Sequence[Event] | None:
+        return text if self._search is None else None
 
     def feed(self, event: Event) -> Sequence[Event]:
         if self._search is None or isinstance(event, CallProgress):

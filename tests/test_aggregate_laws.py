@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.chain import Pipeline
 from pipeline.errors import Failure
 from pipeline.events import (
     Event,
@@ -23,6 +22,7 @@ from pipeline.events import (
     TurnEnd,
 )
 from pipeline.ledger import UNEXPLAINED, Ledger
+from pipeline.recipe import Pipeline
 from pipeline.turn import Tool, Turn
 from stages.aggregate_tool_calls import AggregateOptions, AggregateToolCalls
 from tests.support.aggregate_parts import (

@@ -22,7 +22,7 @@ from pipeline.events import (
     ToolCallFragment,
     TurnEnd,
 )
-from pipeline.lane import Lane
+from pipeline.segment import Stages
 from pipeline.turn import OutputMode, Tool, Turn
 from stages.aggregate_tool_calls import AggregateOptions, AggregateToolCalls
 from tests.support.aggregate_parts import (
@@ -158,7 +158,7 @@ def test_where_tools_are_declared_obsidian_xml_changes_nothing_about_what_is_a_c
 def test_a_call_is_remarked_on_only_where_its_name_is_a_surprise(turn: Turn, remarks: int) -> None:
     stage = AggregateToolCalls(AggregateOptions("call"))
     stage.begin(turn)
-    Lane([stage]).take([TextDelta(UNKNOWN)])
+    Stages([stage]).take([TextDelta(UNKNOWN)])
     assert len(stage.ledger.notes) == remarks
 
 
@@ -215,9 +215,9 @@ def test_a_stage_that_nobody_needs_any_more_is_gone_without_a_look_for_garbage(t
 def test_held_text_is_released_before_what_follows_it(event: Event, held: str) -> None:
     stage = AggregateToolCalls()
     stage.begin(TURN)
-    lane = Lane([stage])
-    assert TextDelta("a ", item_id="m0") in lane.take([TextDelta(f"a {held}", item_id="m0")])
-    released = lane.take([event])
+    stages = Stages([stage])
+    assert TextDelta("a ", item_id="m0") in stages.take([TextDelta(f"a {held}", item_id="m0")])
+    released = stages.take([event])
     assert released[0] == TextDelta(held, item_id="m0")
     assert stage.ledger.difference == 0
 

@@ -346,7 +346,7 @@ def test_on_a_terminal_a_response_is_shown_for_people(monkeypatch: pytest.Monkey
     assert "data:" not in shown
 
 
-def test_explain_tells_what_a_client_of_the_responses_api_reads(
+def test_explain_shows_what_a_client_of_the_responses_api_reads(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["explain", "--api", "responses", "--tools", "localSearch", str(CALL)]) == 0
@@ -360,7 +360,7 @@ def test_explain_tells_what_a_client_of_the_responses_api_reads(
 # -- the other commands --------------------------------------------------------------------------
 
 
-def test_explain_tells_what_each_stage_did_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_shows_what_each_stage_did_and_why(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "--tools", "localSearch", str(BLOCK)]) == 0
     told = capsys.readouterr().out
     assert 'TextDelta(text="I\'ll "' in told
@@ -399,7 +399,7 @@ def test_the_ledger_of_explain_is_that_of_process(
     ]
 
 
-def test_explain_tells_of_broken_lines_and_with_all_of_every_line(
+def test_explain_shows_broken_lines_and_with_all_every_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     damaged = tmp_path / "damaged.jsonl"

@@ -225,7 +225,7 @@ def test_the_model_serves_on_loopback_until_it_is_interrupted() -> None:
         process.send_signal(signal.SIGINT)
         rest = process.stdout.read()
         assert process.wait(10) == 0
-    assert b"asked 1 times" in rest
+    assert b"served 1 requests" in rest
 
 
 # -- both ----------------------------------------------------------------------------------------
@@ -234,11 +234,11 @@ def test_the_model_serves_on_loopback_until_it_is_interrupted() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["fake-codex", "--hang", "turn/strat"], "--hang turn/strat is not possible; there are"),
-        (["fake-codex", "--always", "toron"], "--always toron is not possible; there are approve"),
-        (["fake-codex", "--busy", "turn/start"], "--busy turn/start is not possible; it takes"),
+        (["fake-codex", "--hang", "turn/strat"], "--hang must be one of"),
+        (["fake-codex", "--always", "toron"], "--always must be one of approve"),
+        (["fake-codex", "--busy", "turn/start"], "--busy must be METHOD=N"),
         (["fake-codex", "--log", "no/such/dir/x"], "--log no/such/dir/x: cannot be written"),
-        (["fake-model", "--port", "70000"], "--port 70000 is not possible; it takes 0 to 65535"),
+        (["fake-model", "--port", "70000"], "--port must be 0 to 65535 (got 70000)"),
     ],
 )
 def test_what_cannot_be_used_gets_a_clear_message_and_exit_2(
@@ -254,7 +254,7 @@ def test_a_port_that_is_taken_is_a_clear_message(capsys: pytest.CaptureFixture[s
         taken.listen()
         port = taken.getsockname()[1]
         assert main(["fake-model", "--port", str(port)]) == 2
-    assert f"--port {port} is not possible: Address already in use" in capsys.readouterr().err
+    assert f"--port {port} cannot be used: Address already in use" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

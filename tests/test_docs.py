@@ -14,19 +14,18 @@ from docs.update import generated
 from pipeline import assembly
 from pipeline.assembly import Settings
 from pipeline.bench.plan import REAL
-from pipeline.chain import Pipeline
 from pipeline.cli.bench import SCENARIOS
 from pipeline.errors import Failure
 from pipeline.events import Failed, TurnEnd
-from pipeline.serve.exchange import CLIENT_IDS
-from pipeline.serve.origins import EXPOSED
+from pipeline.recipe import Pipeline
+from pipeline.serve.access.origins import EXPOSED
+from pipeline.serve.observe.exchange import CLIENT_IDS
 from pipeline.stage import Stage
 from pipeline.turn import OutputMode
-from sinks.chat import ChatOptions
-from sinks.chat_sse import ChatSseEncoder
+from sinks.chat import ChatOptions, ChatSse
 from sinks.finish_reason import FinishReason
 from sources.problems import KINDS
-from tests.serve.scripted import Script, ScriptedDoor, call, served, tools
+from tests.serve.scripted import Script, ScriptedBackend, call, served, tools
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -165,7 +164,7 @@ async def test_every_field_of_the_log_line_is_described() -> None:
     fields: set[str] = set()
     scripts: list[Script] = [[call("a"), broke, TurnEnd("failed")], [broke, TurnEnd("failed")]]
     for script in scripts:
-        async with served(ScriptedDoor(script)) as here:
+        async with served(ScriptedBackend(script)) as here:
             await here.ask(tools=tools("look"), headers=headers)
             await here.ask(n=-1)
             for line in await here.until_logged(2):
@@ -193,8 +192,8 @@ def test_every_output_mode_is_described() -> None:
 
 
 def test_the_comment_that_ends_a_stream_is_the_one_that_is_shown() -> None:
-    encoder = ChatSseEncoder(ChatOptions("chatcmpl-1", 0, "gpt-5", cut_mode="burst"))
-    written = encoder.encode([*(call(letter, n) for n, letter in enumerate("abc")), TurnEnd()])
+    encoder = ChatSse(ChatOptions("chatcmpl-1", 0, "gpt-5", cut_mode="burst"))
+    written = encoder.feed([*(call(letter, n) for n, letter in enumerate("abc")), TurnEnd()])
     (comment,) = re.findall(r"^: .+$", written.decode(), re.MULTILINE)
     assert f"```text\n{comment}\n```" in page("tool-calls.md")
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 from types import FrameType
+from typing import cast
 
 import pytest
 
 from pipeline.assembly import Settings, chat_options, recipe, responses_options
 from pipeline.bench.stages import transcript
-from pipeline.lane import Lane
-from pipeline.stage import Stage
+from pipeline.events import Burst
+from pipeline.segment import Stages
 from pipeline.turn import Tool, Turn
-from sinks.chat_sse import ChatSseEncoder
-from sinks.responses_sse import ResponsesEncoder
+from sinks.chat import ChatSse
+from sinks.responses import ResponsesSse
 from sources.app_server.protocol.mailbox import Delivery
 from sources.app_server.protocol.names import Aliases
 from sources.app_server.transport.framing import LineFramer
@@ -28,11 +29,11 @@ FEW, MANY = 1_000, 100_000
 def calls(deltas: int, *, api: str, turn: Turn = TURN) -> int:
     """How many functions are called on the way from the backend's bytes to the client's."""
     settings = Settings()
-    lane = Lane(s for s in recipe(settings).open(turn) if isinstance(s, Stage))
-    encoder: ChatSseEncoder | ResponsesEncoder = (
-        ChatSseEncoder(chat_options(settings, turn))
+    stages = Stages(recipe(settings).pure_stages(turn))
+    encoder: ChatSse | ResponsesSse = (
+        ChatSse(chat_options(settings, turn))
         if api == "chat"
-        else ResponsesEncoder(responses_options(settings, turn))
+        else ResponsesSse(responses_options(settings, turn))
     )
     framer = LineFramer()
     reader = TurnReader(TurnDecoder(), Aliases(()))
@@ -47,7 +48,8 @@ def calls(deltas: int, *, api: str, turn: Turn = TURN) -> int:
     try:
         for start in range(0, len(data), READ):
             lines = framer.feed(data[start : start + READ])
-            encoder.encode(lane.take(reader.read(Delivery(tuple(lines), 0.0))))
+            burst = stages.take(reader.read(Delivery(tuple(lines), 0.0)))
+            encoder.feed(cast("Burst", burst))
     finally:
         sys.setprofile(None)
     return counted

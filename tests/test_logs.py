@@ -63,13 +63,13 @@ async def test_a_start_and_a_restart_are_logged_with_the_reason(tmp_path: Path) 
             await child.until(lambda: len(child.pids) == 2)
             await child.server.until_ready()
     assert events(logs) == [
-        ("info", "app-server starts"),
+        ("info", "starting app-server"),
         ("info", "app-server is ready"),
-        ("warning", "app-server left and will be started again"),
-        ("info", "app-server starts"),
+        ("warning", "app-server exited and will be restarted"),
+        ("info", "starting app-server"),
         ("info", "app-server is ready"),
     ]
-    assert "ended with status -9" in logs[2]["reason"]
+    assert "exited with status -9" in logs[2]["reason"]
     assert {entry["server"] for entry in logs} == {"fake-codex"}
 
 
@@ -80,8 +80,8 @@ async def test_a_replacement_is_logged_and_is_no_warning(tmp_path: Path) -> None
             assert text(await play(child.pool, "TEXT !slow=0.05")) == HELLO
             await child.until(lambda: len(logs) == 4)
     assert events(logs) == [
-        ("info", "app-server is worn out and will be replaced"),
-        ("info", "app-server starts"),
+        ("info", "app-server will be recycled"),
+        ("info", "starting app-server"),
         ("info", "app-server is ready"),
         ("info", "app-server was replaced"),
     ]

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from pipeline import assembly
 from pipeline.assembly import Settings
-from pipeline.chain import Pipeline
 from pipeline.errors import Failure, ProxyError
 from pipeline.events import (
     Event,
@@ -24,14 +23,11 @@ from pipeline.events import (
     ToolCallFragment,
     TurnEnd,
 )
-from pipeline.lane import Lane
+from pipeline.recipe import Pipeline
+from pipeline.segment import Stages, without_ticks
 from pipeline.turn import Tool, Turn
-from sinks.chat import ChatOptions
-from sinks.chat_json import ChatJson
-from sinks.chat_sse import ChatSseEncoder
-from sinks.responses import ResponsesOptions
-from sinks.responses_answer import ResponsesAnswer
-from sinks.responses_json import ResponsesJson
+from sinks.chat import ChatJson, ChatOptions, ChatSse
+from sinks.responses import ResponsesAnswer, ResponsesJson, ResponsesOptions
 from sources.decode.turn_decoder import TurnDecoder
 from stages.guard_contract import GuardContract
 from stages.tool_calls.aggregator import ToolCallAggregator
@@ -248,9 +244,9 @@ def test_the_guard_lets_no_lost_call_out_and_every_end_tells_of_it(
     events: list[Event], ends: tuple[Event, ...]
 ) -> None:
     guard = GuardContract()
-    lane = Lane([guard])
+    stages = Stages([guard])
     fed = [*events, *ends]
-    out = [*lane.take(fed), *lane.close()]
+    out = [*without_ticks(stages.take(fed)), *stages.close()]
     assert guard.ledger.difference == 0
     lost = any(isinstance(event, LostCall) for event in events)
     assert truncated(out) is (lost or TurnEnd(calls_truncated=True) in ends)
@@ -279,24 +275,24 @@ INCOMPLETE = TurnEnd("max_output_tokens", call_incomplete=True)
 @pytest.mark.parametrize("end", [INCOMPLETE, TurnEnd(calls_truncated=True)])
 def test_both_apis_tell_it_in_their_headers(end: TurnEnd) -> None:
     chat = ChatJson(ChatOptions())
-    chat.add([GOOD, end])
+    chat.feed([GOOD, end])
     responses = ResponsesJson(ResponsesOptions())
-    responses.add([GOOD, end])
+    responses.feed([GOOD, end])
     for headers in (chat.result().headers, responses.result().headers):
         assert headers["x-codex-tool-call-truncated"] == "true"
 
 
 @pytest.mark.parametrize("end", [INCOMPLETE, TurnEnd(calls_truncated=True)])
 def test_the_last_comment_of_a_chat_stream_tells_it(end: TurnEnd) -> None:
-    data = ChatSseEncoder(ChatOptions(declares_tools=True)).encode([TextDelta("a"), end])
+    data = ChatSse(ChatOptions(declares_tools=True)).feed([TextDelta("a"), end])
     assert b': {"tool_call_count":0,"tool_call_truncated":true,' in data
 
 
 def test_a_failure_tells_it_to_those_who_read_no_further() -> None:
     failed = Failed(DOWN.error, calls_truncated=True)
-    chat = ChatSseEncoder(ChatOptions())
+    chat = ChatSse(ChatOptions())
     with pytest.raises(ProxyError):
-        chat.encode([failed])
+        chat.feed([failed])
     responses = ResponsesAnswer(ResponsesOptions())
     responses.feed(failed)
     assert chat.answer.truncated

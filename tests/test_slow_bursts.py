@@ -22,6 +22,7 @@ from pipeline.events import (
     Usage,
 )
 from pipeline.stage import Send
+from pipeline.tasks import SendingSource
 from pipeline.turn import Tool, Turn
 from sinks.collect import Collect
 from tests.support.raw_http import COMPLETED, delta, hear, http, says
@@ -131,10 +132,8 @@ def test_what_is_cut_in_the_middle_has_the_usage_that_was_told_by_then(
     assert told == ([15] if earlier else [])
 
 
-class InTime:
+class InTime(SendingSource):
     """Says each event when its time has come."""
-
-    real_time = True
 
     def __init__(self, events: Iterator[Event]) -> None:
         self._events = events

@@ -29,7 +29,7 @@ from pipeline.cli.smoke_target import (
 )
 from pipeline.events import TextDelta, TurnEnd
 from sources.demo.script import answer as scripted
-from tests.serve.scripted import Script, ScriptedDoor, served
+from tests.serve.scripted import Script, ScriptedBackend, served
 from tests.serve.scripted import call as makes
 
 DONE = b"data: [DONE]\n\n"
@@ -151,8 +151,8 @@ BOOM = {"type": "error", "message": "boom", "sequence_number": 0}
         (sent(*GOOD[:-1]), "0 ends"),
         (sent(*GOOD, GOOD[-1]), "2 ends"),
         (sent(*GOOD, HEL), "1 ends"),
-        (sent(CREATED, HEL, LO, SAID, end(MESSAGE, CALLED)), "not the items before it"),
-        (sent(CREATED, HEL, SAID, MADE, end(MESSAGE, CALLED)), "not the whole text"),
+        (sent(CREATED, HEL, LO, SAID, end(MESSAGE, CALLED)), "differs from the items before it"),
+        (sent(CREATED, HEL, SAID, MADE, end(MESSAGE, CALLED)), "do not add up to the whole text"),
         (sent(CREATED, MADE, end({**CALLED, "id": "c1"})), "same id and call_id"),
     ],
 )
@@ -173,7 +173,11 @@ def test_a_bad_stream_of_events_is_a_fault(stream: bytes, fault: str) -> None:
         ([call(id="")], "tool_calls", "no id"),
         ([call(function={"name": "x", "arguments": "{}"})], "tool_calls", "a call is of x"),
         ([call(function={"name": "readNote", "arguments": "{}"})], "tool_calls", "of readNote"),
-        ([call(function={"name": "localSearch", "arguments": "[]"})], "tool_calls", "no object"),
+        (
+            [call(function={"name": "localSearch", "arguments": "[]"})],
+            "tool_calls",
+            "not an object",
+        ),
     ],
 )
 def test_a_bad_call_is_a_fault(calls: list[Any], finish: str, fault: str) -> None:
@@ -193,19 +197,19 @@ ONE: Script = (makes("a", 0, "localSearch"), TurnEnd())
 NONE: Script = (TextDelta("No."), TurnEnd())
 
 
-def model(script: Script, greeting: str) -> ScriptedDoor:
+def model(script: Script, greeting: str) -> ScriptedBackend:
     """A model that plays a script when it is asked for calls, and greets in words of its own."""
     greets: Script = (TextDelta(greeting), TurnEnd())
-    return ScriptedDoor(lambda turn: script if turn.tools else greets)
+    return ScriptedBackend(lambda turn: script if turn.tools else greets)
 
 
-async def several(door: ScriptedDoor, api: Api, *, stream: bool, **flags: Any) -> str:
-    async with served(door, **flags) as here:
+async def several(backend: ScriptedBackend, api: Api, *, stream: bool, **flags: Any) -> str:
+    async with served(backend, **flags) as here:
         return await several_calls(api, stream)(Target(here.client, here.url, "gpt-5"))
 
 
 FIRST_ONLY = {"stop_after_tools_mode": "first"}
-SEVERAL: dict[str, tuple[ScriptedDoor, dict[str, str], str]] = {
+SEVERAL: dict[str, tuple[ScriptedBackend, dict[str, str], str]] = {
     "all of them come": (model(TWO, "Hi"), {}, "2 calls in "),
     "a strange model makes one": (model(ONE, "Hi"), {}, "n/a: 1 calls came; the model made fewer"),
     "none is made": (model(NONE, GREETING), {}, "n/a: 0 calls came; the model made fewer"),
@@ -216,12 +220,12 @@ SEVERAL: dict[str, tuple[ScriptedDoor, dict[str, str], str]] = {
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("api", [CHAT, RESPONSES], ids=["chat", "responses"])
-@pytest.mark.parametrize(("door", "flags", "found"), SEVERAL.values(), ids=SEVERAL)
+@pytest.mark.parametrize(("backend", "flags", "found"), SEVERAL.values(), ids=SEVERAL)
 async def test_a_call_that_is_missing_is_a_fault_only_where_the_model_is_known_to_make_it(
-    door: ScriptedDoor, flags: dict[str, str], found: str, api: Api, stream: bool
+    backend: ScriptedBackend, flags: dict[str, str], found: str, api: Api, stream: bool
 ) -> None:
     try:
-        told = await several(door, api, stream=stream, **flags)
+        told = await several(backend, api, stream=stream, **flags)
     except UndecidedError as reason:
         told = f"n/a: {reason}"
     except WrongError as problem:
@@ -237,7 +241,7 @@ def test_several_calls_slow_ones_and_a_follow_up_are_tried_on_each_api(api: str)
 
 
 async def test_calls_that_a_limit_kept_back_are_not_missed() -> None:
-    with pytest.raises(UndecidedError, match="set to forward fewer"):
+    with pytest.raises(UndecidedError, match="configured to forward fewer"):
         await several(model(TWO, GREETING), CHAT, stream=True, tool_block_max=1)
 
 
@@ -273,9 +277,9 @@ async def strange(_: Target) -> str:
 @pytest.mark.parametrize(
     ("checks", "status", "summary"),
     [
-        ([fine, fine], 0, "2 of 2 fine, 0 wrong, 0 n/a"),
-        ([fine, undecided], 0, "1 of 2 fine, 0 wrong, 1 n/a"),
-        ([wrong, strange, undecided, fine], 1, "1 of 4 fine, 2 wrong, 1 n/a"),
+        ([fine, fine], 0, "2 of 2 ok, 0 wrong, 0 n/a"),
+        ([fine, undecided], 0, "1 of 2 ok, 0 wrong, 1 n/a"),
+        ([wrong, strange, undecided, fine], 1, "1 of 4 ok, 2 wrong, 1 n/a"),
     ],
 )
 def test_what_the_model_did_not_do_is_neither_fine_nor_wrong(

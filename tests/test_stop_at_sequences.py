@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from pipeline import assembly
 from pipeline.assembly import Settings
-from pipeline.chain import Pipeline
 from pipeline.errors import Failure
 from pipeline.events import (
     CallProgress,
@@ -26,6 +25,7 @@ from pipeline.events import (
     Usage,
 )
 from pipeline.ledger import UNEXPLAINED, Ledger
+from pipeline.recipe import Pipeline
 from pipeline.turn import Tool, Turn
 from stages.stop_at_sequences import StopAtSequences
 

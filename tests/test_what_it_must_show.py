@@ -13,8 +13,7 @@ from pipeline.assembly import Settings, chat_options, recipe
 from pipeline.errors import ProxyError
 from pipeline.events import Event, TextDelta
 from pipeline.turn import Tool, Turn
-from sinks.chat_json import ChatJson
-from sinks.chat_sse import ChatSseEncoder
+from sinks.chat import ChatJson, ChatSse
 from sources.replay import Replay
 
 TRANSCRIPTS = Path(__file__).parent.parent / "examples" / "transcripts"
@@ -63,7 +62,7 @@ def recorded(name: str) -> list[Event]:
 def answer(events: list[Event], turn: Turn, settings: Settings | None = None) -> Shows:
     settings = settings or Settings()
     sink = ChatJson(chat_options(settings, turn))
-    sink.add(recipe(settings).process(events, turn))
+    sink.feed(recipe(settings).process(events, turn))
     result = sink.result()
     (choice,) = result.body["choices"]
     message = choice["message"]
@@ -285,14 +284,14 @@ def test_splitting_its_text_anywhere_changes_nothing(
 def test_usage_is_exact(version: str) -> None:
     settings = Settings()
     sink = ChatJson(chat_options(settings, NO_TOOLS))
-    sink.add(recipe(settings).process(recorded(f"{version}/text"), NO_TOOLS))
+    sink.feed(recipe(settings).process(recorded(f"{version}/text"), NO_TOOLS))
     assert sink.result().body["usage"] == USAGE
 
 
 def test_ids_of_structured_calls_are_the_backends() -> None:
     settings = Settings()
     sink = ChatJson(chat_options(settings, TOOLS))
-    sink.add(recipe(settings).process(recorded("codex-0.163.0/burst-answered"), TOOLS))
+    sink.feed(recipe(settings).process(recorded("codex-0.163.0/burst-answered"), TOOLS))
     calls = sink.result().body["choices"][0]["message"]["tool_calls"]
     assert [call["id"] for call in calls] == ["call_a", "call_b", "call_c"]
 
@@ -309,7 +308,7 @@ ERRORS = {
 def test_a_failure_before_the_first_byte_is_a_status_of_its_own(name: str) -> None:
     events = recipe(Settings()).process(recorded(f"codex-0.166.0/error-{name}"))
     with pytest.raises(ProxyError) as raised:
-        ChatSseEncoder(chat_options(Settings(), NO_TOOLS)).encode(events)
+        ChatSse(chat_options(Settings(), NO_TOOLS)).feed(events)
     assert (raised.value.failure.status, raised.value.failure.code) == ERRORS[name]
 
 
@@ -323,9 +322,7 @@ def frames(data: bytes) -> list[Any]:
 
 def test_a_failure_after_text_is_one_error_frame_and_done() -> None:
     events = recipe(Settings()).process(recorded("codex-0.166.0/error-ECUT"))
-    role, text, error, done = frames(
-        ChatSseEncoder(chat_options(Settings(), NO_TOOLS)).encode(events)
-    )
+    role, text, error, done = frames(ChatSse(chat_options(Settings(), NO_TOOLS)).feed(events))
     assert role["choices"][0]["delta"] == {"role": "assistant"}
     assert text["choices"][0]["delta"] == {"content": "Hello par"}
     assert error["error"]["code"] == "upstream_error"

@@ -1,14 +1,20 @@
-"""Settings, and the parts that are built from them."""
+"""Everything put together: settings, the server's own pipeline, and the server.
 
-from pipeline.assembly.recipes import (
+This imports all parts; the command line and examples import it, and no part does.
+"""
+
+from pipeline.assembly.serving import serve
+from pipeline.config import (
+    Settings,
     backend_options,
     chat_options,
+    choices,
     recipe,
     recorder,
     responses_api,
     responses_options,
 )
-from pipeline.assembly.settings import Settings, choices
+from pipeline.serve.running import serving
 
 __all__ = [
     "Settings",
@@ -19,4 +25,6 @@ __all__ = [
     "recorder",
     "responses_api",
     "responses_options",
+    "serve",
+    "serving",
 ]

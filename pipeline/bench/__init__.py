@@ -1,1 +1,1 @@
-"""What the server costs: loads, the arms they are put on, and what is made of the figures."""
+"""Benchmarks: loads, the direct and the proxied path, and reports."""

@@ -1,4 +1,4 @@
-"""A logarithmic axis that fits what was measured, with ticks at 1-2-5 steps."""
+"""A logarithmic axis that fits the values, with ticks at 1-2-5 steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipeline.bench.report import number
 
 LEAST: Final = 1e-9
 MOST: Final = 1e12
-"""Beyond these nothing is measured in any unit that we use, and ticks would not be readable."""
+"""No value in any used unit is outside these, and ticks would not be readable."""
 _NARROWEST: Final = log10(1.5)
 """Equal values still need an axis, and noise must not fill one."""
 _NARROW: Final = 0.7
@@ -24,17 +24,17 @@ _BEFORE, _AFTER = 0.2, 0.04
 
 @frozen
 class Axis:
-    """From `low` to `high`, which are powers of ten; every value has a place on it."""
+    """From `low` to `high`, which are powers of ten; contains every value."""
 
     low: float
     high: float
     least: float
-    """The smallest value that has a place of its own; smaller ones share it."""
+    """The smallest value that is shown at its own position; smaller ones share it."""
     most: float
 
     @classmethod
     def around(cls, values: Iterable[float]) -> Axis:
-        """The axis on which all that a logarithm can show is inside."""
+        """An axis that contains all positive values."""
         shown = [value for value in values if LEAST <= value <= MOST] or [1.0]
         least, most = min(shown), max(shown)
         span = log10(most) - log10(least)

@@ -1,4 +1,4 @@
-"""What the machine is worth just now: a number that does not depend on our own code."""
+"""The current speed of the machine, independent of this project's code."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pipeline.bench.results import Results
 
 @frozen
 class Baseline:
-    """The CPU of one item's way through a channel of trio's: what every wake-up is made of.
+    """The CPU for one item through a trio channel, the basic cost of a wake-up.
 
-    A machine that others use, or that runs slower today, shows it here.
+    It shows when the machine is busy or slower than before.
     """
 
     items: int = 5_000
@@ -27,7 +27,7 @@ class Baseline:
             async for _ in receive:
                 pass
         hop = (time.process_time() - began) / self.items * 1e6
-        results.add("machine", "trio, nothing of ours", "a channel's hop", "µs", hop)
+        results.add("machine", "trio alone", "a channel's hop", "µs", hop)
 
     async def _fill(self, send: trio.MemorySendChannel[int]) -> None:
         with send:

@@ -1,4 +1,4 @@
-"""How a load listens: it counts chunks in raw bytes, and how long stamped ones were under way."""
+"""Counts chunks in raw bytes, and measures the transit time of stamped ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from attrs import Factory, define, field, frozen
 
 READ: Final = 65_536
-"""What is read at once."""
+"""The size of one read."""
 BACKEND_CHUNK: Final = b"item/agentMessage/delta"
 SERVER_CHUNK: Final = b'"delta":{"content":'
 _STAMP: Final = re.compile(rb'(?:"delta"|"content"):"(\d{9,}) ')
@@ -19,28 +19,28 @@ _STAMP: Final = re.compile(rb'(?:"delta"|"content"):"(\d{9,}) ')
 class ChunkCounter:
     """Counts whole lines only, so that no chunk is missed or counted twice between reads.
 
-    It parses nothing: the more a load costs, the less of the machine is left for what it measures.
+    It parses nothing, because the load's own CPU is lost for the server under test.
     """
 
     marker: bytes
-    """What every chunk has in it, once."""
+    """The bytes that every chunk contains once."""
     stamped: bool = False
     chunks: int = 0
     first: float = 0.0
     """When the first chunk came."""
     transits: list[float] = field(factory=list[float])
-    """How long each chunk was under way, in seconds."""
+    """The transit time of each chunk, in seconds."""
     arrivals: list[float] = field(factory=list[float])
     _rest: bytes = b""
 
     def reset(self) -> None:
-        """Begin to count anew."""
+        """Reset all counts."""
         self.chunks = 0
         self.transits.clear()
         self.arrivals.clear()
 
     def feed(self, data: bytes) -> bytes:
-        """Take what was read; gives back the lines that are whole."""
+        """Count the chunks in data; returns the complete lines."""
         now = time.monotonic_ns()
         whole, end, rest = (self._rest + data).rpartition(b"\n")
         self._rest = rest
@@ -56,18 +56,18 @@ class ChunkCounter:
 
 @frozen
 class LoadResult:
-    """What came of a load."""
+    """The result of a load."""
 
     chunks: int
     seconds: float
     cpu: float
-    """The CPU seconds that the server spent on it; none where there is no server."""
+    """The CPU seconds of the server; 0 if there is no server."""
     firsts: list[float]
-    """How long each stream's first chunk took."""
+    """The time to the first chunk of each stream."""
     transits: list[float]
     counters: list[ChunkCounter] = Factory(list[ChunkCounter])
     memory: int = 0
-    """The resident bytes of the server at the end, where it was looked at."""
+    """The resident bytes of the server at the end, if measured."""
 
     @property
     def rate(self) -> float:

@@ -1,4 +1,4 @@
-"""Which processors a benchmark's processes may use."""
+"""Restricts the CPU cores of a benchmark's processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROCESSES: Final = Path("/proc")
 
 @contextmanager
 def own_core(pid: int) -> Generator[None]:
-    """Let one process have a core to itself; all else that we run shares the others meanwhile."""
+    """Give one process its own core; all other processes of the benchmark share the rest."""
     cores = sorted(os.sched_getaffinity(0))
     family = {os.getpid(), *_descendants(os.getpid())}
     try:
@@ -27,7 +27,7 @@ def own_core(pid: int) -> Generator[None]:
 def _descendants(pid: int) -> set[int]:
     parents: dict[int, int] = {}
     for folder in PROCESSES.glob("[0-9]*"):
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # it has exited
             after_name = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2]
             parents[int(folder.name)] = int(after_name.split()[1])
     found: set[int] = set()
@@ -39,7 +39,7 @@ def _descendants(pid: int) -> set[int]:
 
 
 def _confine(processes: Iterable[int], cores: Collection[int]) -> None:
-    """Let all threads of some processes run on these cores only."""
+    """Restrict all threads of some processes to these cores."""
     for pid in processes:
         with suppress(OSError):
             for thread in (PROCESSES / str(pid) / "task").iterdir():

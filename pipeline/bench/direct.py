@@ -1,4 +1,4 @@
-"""The way to a backend that others are compared with: straight to it."""
+"""The direct path to a backend, as the reference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 @define(eq=False)
 class Direct:
-    """Speaks to an app-server's own pipes and reads them as fast as they can be read."""
+    """Uses an app-server's pipes directly and reads at full speed."""
 
     process: trio.Process
     _numbers: int = 0
@@ -39,7 +39,7 @@ class Direct:
             direct = cls(process)
             hello: Json = {
                 "clientInfo": {"name": "bench", "title": "bench", "version": "1"},
-                # What the server does without, and reads from a pipe of the same size.
+                # The same opt-outs and the same pipe size as the server.
                 "capabilities": {"experimentalApi": True, "optOutNotificationMethods": [*NOISE]},
             }
             await direct._ask("initialize", hello)
@@ -74,7 +74,7 @@ class Direct:
         )
 
     async def watch(self, streams: int, gap: float, seconds: float) -> LoadResult:
-        """So many streams that begin one after the other, measured once all are running."""
+        """Start streams one after the other, and measure once all are running."""
         rounds = ceil(seconds / gap) + 2
         requests = [
             LoadRequest(rounds, gap, after=number * gap / streams) for number in range(streams)
@@ -104,7 +104,7 @@ class Direct:
             begun[self._post("turn/start", turn)] = "turn/start"
         await self._flush()
 
-    # -- JSON-RPC, as little as will do --------------------------------------------------------
+    # -- minimal JSON-RPC ----------------------------------------------------------------------
 
     _out: list[bytes] = field(factory=list[bytes])
 

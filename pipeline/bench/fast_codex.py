@@ -1,4 +1,4 @@
-"""A fake `codex app-server` that costs next to nothing, so that what is measured is the server."""
+"""A fake `codex app-server` with almost no CPU cost, so that the server is measured."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from sources.demo.chaos import METHODS
 from sources.demo.chaos_turn import FakeTurn, encode
 
 AT_ONCE: Final = 65_536
-"""What a pipe takes at once, and what the server reads at once."""
+"""The size of one write to a pipe, and of one read of the server."""
 LINES_BETWEEN_LOOKS: Final = 16
 
 Writing = Literal["blocks", "lines"]
-"""Whether lines that are ready together are written together; Codex itself writes each alone."""
+"""Whether available lines are written together; Codex writes each line alone."""
 
 
 class Wire(Protocol):
-    """Where requests come from and lines go to."""
+    """A connection for requests and lines."""
 
     def fileno(self) -> int: ...
 
@@ -43,7 +43,7 @@ class Wire(Protocol):
     def output(self) -> int: ...
 
     def read(self) -> list[bytes] | None:
-        """What has arrived; None when the other side is gone."""
+        """The available messages; None if the other side is gone."""
         ...
 
     def framed(self, line: bytes) -> bytes: ...
@@ -70,7 +70,7 @@ class Pipes:
 
 @define(eq=False)
 class Playing:
-    """A turn that still has words to say."""
+    """A running turn."""
 
     turn: FakeTurn
     request: LoadRequest
@@ -80,15 +80,15 @@ class Playing:
     over: bool = False
 
     def word(self, *, paced: bool) -> bytes:
-        """The next delta: its number, or where transit is measured, the time it was said."""
+        """The next delta: its number, or its time if transit is measured."""
         self.said += 1
-        told = time.monotonic_ns() if paced else self.said
-        return b"%b%d %b" % (self.before, told, self.after)
+        word = time.monotonic_ns() if paced else self.said
+        return b"%b%d %b" % (self.before, word, self.after)
 
 
 @define(eq=False)
-class Talk:
-    """One connection: its threads, its turns, and what is still to be written."""
+class Session:
+    """One connection: its threads, its turns, and its output queue."""
 
     wire: Wire
     writing: Writing
@@ -114,7 +114,7 @@ class Talk:
         return self._slow[0][0] if self._slow else inf
 
     def write(self) -> None:
-        """Write what fits; where lines are written one by one, some of them."""
+        """Write what fits; in `lines` mode, some lines one by one."""
         self._speak()
         if not self._out:
             return
@@ -140,7 +140,7 @@ class Talk:
             raise BlockingIOError
 
     def _speak(self) -> None:
-        """Let every turn that is in a hurry say a word, again and again, until a write is full."""
+        """Queue deltas of all unpaced turns in rotation, until a write is full."""
         size = sum(map(len, self._out))
         while self._fast and size < AT_ONCE:
             playing = self._fast.popleft()
@@ -155,7 +155,7 @@ class Talk:
                 self._end(playing)
 
     def tick(self, now: float) -> None:
-        """Let the turns that take their time say what is due."""
+        """Queue the due deltas of paced turns."""
         while self._slow and self._slow[0][0] <= now:
             due, _, playing = heappop(self._slow)
             if playing.over:
@@ -166,10 +166,10 @@ class Talk:
             else:
                 self._end(playing)
 
-    def _tell(self, *messages: Json) -> None:
+    def _send(self, *messages: Json) -> None:
         self._out += [self.wire.framed(encode(message)) for message in messages]
 
-    # -- what it is asked ------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------
 
     def take(self, line: bytes) -> None:
         message = as_json(msgspec.json.decode(line))
@@ -192,13 +192,13 @@ class Talk:
             case "thread/inject_items":
                 items = [as_json(item) for item in as_list(params.get("items"))]
                 self._threads[thread] += items
-                self._tell(*map(FakeTurn(thread, "auto-compact-0").raw, items))
+                self._send(*map(FakeTurn(thread, "auto-compact-0").raw, items))
             case "turn/start":
                 self._begin(number, thread)
                 return
             case "turn/interrupt":
                 self._note("interrupted", thread)
-                self._tell({"id": number, "result": result})
+                self._send({"id": number, "result": result})
                 self._stop(thread, "interrupted")
                 return
             case "thread/delete":
@@ -215,10 +215,10 @@ class Talk:
                     f"Invalid request: unknown variant `{method}`, expected one of {known}",
                 )
                 return
-        self._tell({"id": number, "result": result})
+        self._send({"id": number, "result": result})
 
     def _refuse(self, number: int | str, message: str) -> None:
-        self._tell({"id": number, "error": {"code": -32600, "message": message}})
+        self._send({"id": number, "error": {"code": -32600, "message": message}})
 
     def _name(self) -> str:
         return f"{os.getpid():08x}-fast-7000-8000-{next(self._numbers):012x}"
@@ -231,10 +231,10 @@ class Talk:
         playing = self._turns[thread] = Playing(turn, request, before, after)
         item = {"type": "agentMessage", "id": "msg_1", "text": ""}
         self._note("started", thread)
-        self._tell(
+        self._send(
             {"id": number, "result": {"turn": turn.state("inProgress")}},
-            turn.tell("turn/started", turn=turn.state("inProgress")),
-            turn.tell("item/started", item=item),
+            turn.notify("turn/started", turn=turn.state("inProgress")),
+            turn.notify("item/started", item=item),
         )
         if request.gap:
             due = time.monotonic() + request.after
@@ -245,13 +245,13 @@ class Talk:
     def _end(self, playing: Playing) -> None:
         playing.over = True
         end = playing.turn.response_end()
-        self._tell(*end, playing.turn.end("completed"))
+        self._send(*end, playing.turn.end("completed"))
 
     def _stop(self, thread: str, how: str) -> None:
         playing = self._turns.get(thread)
         if playing is not None and not playing.over:
             playing.over = True
-            self._tell(playing.turn.end(how))
+            self._send(playing.turn.end(how))
 
     def _note(self, what: str, thread: str) -> None:
         if self.log is not None:
@@ -261,30 +261,30 @@ class Talk:
             self.log.write(encode(note) + b"\n")
 
 
-def serve(talks: list[Talk]) -> None:
-    """Play turns until nobody is left to hear them."""
-    while talks:
+def serve(sessions: list[Session]) -> None:
+    """Play turns until all clients are gone."""
+    while sessions:
         now = time.monotonic()
-        for talk in talks:
-            talk.tick(now)
-        due = min(talk.due for talk in talks)
-        wanting = [talk.wire.output for talk in talks if talk.busy]
+        for session in sessions:
+            session.tick(now)
+        due = min(session.due for session in sessions)
+        wanting = [session.wire.output for session in sessions if session.busy]
         readable, writable, _ = select.select(
-            talks, wanting, [], None if due == inf else max(0.0, due - now)
+            sessions, wanting, [], None if due == inf else max(0.0, due - now)
         )
-        for talk in talks:
-            if talk.wire.output in writable:
-                talk.write()
-        for talk in readable:
-            lines = talk.wire.read()
+        for session in sessions:
+            if session.wire.output in writable:
+                session.write()
+        for session in readable:
+            lines = session.wire.read()
             if lines is None:
-                talks.remove(talk)
+                sessions.remove(session)
             for line in lines or ():
-                talk.take(line)
+                session.take(line)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command: what a Codex would be told besides is taken and ignored."""
+    """The command; other arguments of Codex are accepted and ignored."""
     parser = argparse.ArgumentParser(prog="fast-codex")
     parser.add_argument("--writing", choices=("blocks", "lines"), default="blocks")
     parser.add_argument("--log", default="", metavar="FILE")
@@ -298,14 +298,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log = open(options.log, "ab", buffering=0) if options.log else None  # noqa: PTH123, SIM115
     if not options.listen:
         os.set_blocking(1, False)
-        serve([Talk(Pipes(), options.writing, log)])
+        serve([Session(Pipes(), options.writing, log)])
         return 0
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(options.listen.removeprefix("unix://"))
         listener.listen()
-        while True:  # one client after the other, until it is told to end
+        while True:  # one client after the other, until it is terminated
             accepted, _ = listener.accept()
-            serve([Talk(Socket(accepted), options.writing, log)])
+            serve([Session(Socket(accepted), options.writing, log)])
 
 
 if __name__ == "__main__":

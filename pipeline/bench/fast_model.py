@@ -1,4 +1,4 @@
-"""A model behind the Responses API that costs next to nothing, for the real Codex."""
+"""A model with the Responses API and almost no CPU cost, for the real Codex."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.bench.request import LoadRequest
 
 READ: Final = 65_536
 AT_ONCE: Final = 200
-"""So many deltas go into one write."""
+"""The number of deltas in one write."""
 _LENGTH: Final = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 _HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
 _NOT_FOUND: Final = b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}"
@@ -32,7 +32,7 @@ def _delta(words: object) -> bytes:
 
 
 async def _answer(stream: trio.SocketStream) -> None:
-    """Read one request, and send the deltas that its last message asks for."""
+    """Read one request, and send the deltas that its last message requests."""
     data = b""
     while b"\r\n\r\n" not in data:
         data += await _more(stream)
@@ -67,7 +67,7 @@ async def _more(stream: trio.SocketStream) -> bytes:
 
 
 def _requested(body: Any) -> LoadRequest:
-    """What the user said last."""
+    """The load in the last user message."""
     for item in reversed(body.get("input", [])):
         if item.get("role") == "user":
             return LoadRequest.read("".join(part.get("text", "") for part in item["content"]))
@@ -92,7 +92,7 @@ async def _serve(stream: trio.SocketStream) -> None:
         async with stream:
             await _answer(stream)
     except (OSError, trio.BrokenResourceError):
-        return  # an answer that was cut off
+        return  # the client disconnected
 
 
 async def main() -> None:

@@ -1,4 +1,4 @@
-"""The other end of a WebSocket that costs next to nothing to write to."""
+"""The server side of a WebSocket with almost no CPU cost."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SHORT, _LONG = 126, 65_536
 
 
 class Socket:
-    """A client's WebSocket. What it says is read with wsproto, what it is told is framed by hand.
+    """A client's WebSocket. Input is parsed with wsproto, output is framed by hand.
 
-    A server's frames have a length and no mask, so there is next to nothing to do.
+    A server's frames have a length and no mask, so framing is trivial.
     """
 
     def __init__(self, accepted: socket.socket) -> None:
@@ -30,7 +30,7 @@ class Socket:
         return self.output
 
     def read(self) -> list[bytes] | None:
-        """The messages that have arrived; None when the client is gone."""
+        """The available messages; None if the client is gone."""
         data = self._socket.recv(AT_ONCE)
         if not data:
             self._socket.close()

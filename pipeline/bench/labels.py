@@ -1,4 +1,4 @@
-"""Places for labels beside the points they tell of, where nothing else is drawn."""
+"""Finds free positions for labels beside their points."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from attrs import define, field, frozen
 SIZE: Final = 12
 """Pixels of a letter's height."""
 _WIDE: Final = 0.62
-"""Of its height a letter is so wide, on the average of the widest common fonts."""
+"""The average width of a letter relative to its height, in the widest common fonts."""
 _FROM_POINT: Final = 9.0
 _STEP: Final = 15.0
 _STEPS: Final = 7
 
 
 def text_width(text: str, size: float = SIZE) -> float:
-    """How wide a text is at most, near enough: the reader's font is not known."""
+    """The approximate maximum width of a text; the reader's font is unknown."""
     wide = sum(1.0 if east_asian_width(letter) in "WF" else _WIDE for letter in text)
     return wide * size
 
@@ -60,7 +60,7 @@ class Box:
 
 @frozen
 class Label:
-    """A text at its place, and the point that it tells of."""
+    """A text at its position, and the point that it labels."""
 
     lines: Sequence[str]
     kind: str
@@ -69,7 +69,7 @@ class Label:
 
     @property
     def leader(self) -> tuple[float, float] | None:
-        """Where a line from the point meets the label; None where it stands right beside it."""
+        """Where a line from the point meets the label; None if they are adjacent."""
         middle = (self.box.top + self.box.bottom) / 2
         if abs(middle - self.point[1]) <= (self.box.bottom - self.box.top) / 2:
             return None
@@ -81,14 +81,14 @@ class Label:
 
     @property
     def baselines(self) -> Iterator[tuple[float, str]]:
-        """How low each line stands, and what it says."""
+        """The y coordinate and the text of each line."""
         for number, line in enumerate(self.lines, 1):
             yield self.box.top + number * _STEP - 5, line
 
 
 @define
 class Board:
-    """What is drawn so far: a label that is put on it covers nothing, and nothing covers it."""
+    """The drawing so far; labels that are put on it overlap nothing."""
 
     frame: Box
     lines: list[Box]
@@ -98,7 +98,7 @@ class Board:
     def put(
         self, text: Sequence[str], kind: str, point: tuple[float, float], *, leftwards: bool
     ) -> bool:
-        """Whether there was a place for these lines."""
+        """Whether there was room for these lines."""
         width, height = max(map(text_width, text)), len(text) * _STEP - 2
         for box in _places(point, width, height, leftwards=leftwards):
             label = Label(text, kind, point, box)
@@ -118,7 +118,7 @@ class Board:
 
 
 def dots(points: Iterable[tuple[float, float]], radius: float) -> Iterator[Box]:
-    """The room that dots take."""
+    """The boxes of dots."""
     for x, y in points:
         yield Box(x - radius, y - radius, x + radius, y + radius)
 

@@ -1,4 +1,4 @@
-"""S4 to S6: many streams at once, readers that stall, and clients that leave all together."""
+"""S4 to S6: many streams at once, stalled readers, and clients that disconnect together."""
 
 from __future__ import annotations
 
@@ -22,19 +22,17 @@ LOADS = 5
 
 @frozen
 class IdleStreams:
-    """S4: very many streams that say a word a second: what each costs to keep, and how steady."""
+    """S4: memory, CPU and jitter of very many streams with one chunk a second."""
 
     streams: int = 1_000
     seconds: float = 6.0
     gap: float = 1.0
 
     async def round(self, results: Results) -> None:
-        async with fake_testbed(
-            "lines"
-        ) as testbed:  # a new one: memory that was used before is not new
+        async with fake_testbed("lines") as testbed:  # a new process, for its memory
             await testbed.server.load(
                 16, LoadRequest(10)
-            )  # what the first requests allocate is not theirs
+            )  # warm up: the first requests allocate more
             before = testbed.usage.memory()
             result = await testbed.server.watch(self.streams, self.gap, self.seconds)
         name, load = "held", f"{self.streams:,} streams, a chunk every {self.gap:g} s"
@@ -50,7 +48,7 @@ class IdleStreams:
 
 @frozen
 class LoadBesideIdle:
-    """S4: whether a chunk costs more while very many streams are open that say nothing."""
+    """S4: whether a chunk costs more while very many quiet streams are open."""
 
     quiet: int = 1_000
     streams: int = 16
@@ -65,7 +63,7 @@ class LoadBesideIdle:
         results.add("held", load, "CPU a chunk", "×", beside / alone, goal=1.2)
 
     async def _typical(self, testbed: ServerTestbed) -> float:
-        """What a chunk costs, when what came before is over: the median of a few loads."""
+        """The CPU of a chunk: the median of a few loads."""
         await _until_quiet(testbed)
         loads = [
             await testbed.server.load(self.streams, LoadRequest(self.deltas)) for _ in range(LOADS)
@@ -75,7 +73,7 @@ class LoadBesideIdle:
 
 @frozen
 class StalledReaders:
-    """S5: paced streams alone, and again beside readers that stopped reading a flood."""
+    """S5: paced streams alone, and beside clients that stopped reading."""
 
     testbed: ServerTestbed
     healthy: int = 36
@@ -101,7 +99,7 @@ class StalledReaders:
         results.spread("stalled", load, "a tenth stalled", "ms", [v * MS for v in beside.transits])
 
     async def _stall(self, task_status: trio.TaskStatus[None]) -> None:
-        """Ask for a flood, read its beginning, and then no more."""
+        """Request many deltas, read the first ones, and then stop reading."""
         stream = await self.testbed.server.connect()
         try:
             await stream.send_all(self.testbed.server.request(LoadRequest(self.flood), stream=True))
@@ -114,7 +112,7 @@ class StalledReaders:
 
 @frozen
 class Disconnects:
-    """S6: clients in the middle of their answers that all leave at the same moment."""
+    """S6: clients that all disconnect at the same moment during their answers."""
 
     testbed: ServerTestbed
     streams: int = 64
@@ -132,14 +130,14 @@ class Disconnects:
         with trio.move_on_after(self.limit):
             while not set(left) <= {tag for tag, _ in self._since(mark, "deleted")}:  # noqa: ASYNC110
                 await trio.sleep(0.02)
-        told = [note for note in self._since(mark, "interrupted") if note[0] in left]
-        times = [(at - left[tag]) / 1e6 for tag, at in told]
+        notes = [note for note in self._since(mark, "interrupted") if note[0] in left]
+        times = [(at - left[tag]) / 1e6 for tag, at in notes]
         load = f"{self.streams} clients leave at once"
         results.add("storm", load, "until interrupted, p50", "ms", percentile(times, 0.5))
         results.add(
             "storm", load, "until interrupted, p99", "ms", percentile(times, 0.99), goal=25.0
         )
-        once = len(told) == len({tag for tag, _ in told}) == self.streams
+        once = len(notes) == len({tag for tag, _ in notes}) == self.streams
         results.add(
             "storm", load, "each interrupted once", "", float(once), goal=1.0, at_least=True
         )
@@ -164,7 +162,7 @@ class Disconnects:
 
 
 async def _until_quiet(testbed: ServerTestbed) -> None:
-    """Until every buffer is full and the server has nothing to do; not for ever."""
+    """Wait until the server is idle because all buffers are full, with a timeout."""
     for _ in range(100):
         before = testbed.usage.cpu()
         await trio.sleep(0.1)

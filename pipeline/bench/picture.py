@@ -1,4 +1,4 @@
-"""Distributions as an SVG that needs nothing else: what share of an arm's values took how long."""
+"""Draws the distributions of the measured values as a self-contained SVG."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LONGEST_UNIT: Final = 60
 _TICK_SIZE: Final = 11
 _MARKS: Final = ((0.5, "p50"), (0.99, "p99"))
 _FEW: Final = 100
-"""Of fewer values the p99 is the largest, so their number is told."""
+"""With fewer values the p99 is the largest one, so their number is shown."""
 _COLOURS: Final = (
     ("#0550ae", "#79c0ff"),
     ("#bc4c00", "#ffa657"),
@@ -43,7 +43,7 @@ _COLOURS: Final = (
     ("#a40e26", "#ff9492"),
     ("#57606a", "#c9d1d9"),
 )
-"""Of the arms, on light and on dark; each is told by its label too."""
+"""Colours of the arms, for light and dark; labels name the arms too."""
 _NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -60,14 +60,14 @@ def svg(results: Results) -> str:
             body += [f'<g transform="{place}">', *panel.drawn(), "</g>"]
         bottom += max(panel.height for panel in row)
     width, height = columns * _PANEL + 2 * _EDGE, bottom + _EDGE
-    told = "Share of the values that are no larger; dots mark p50 and p99"
+    caption = "Share of the values that are no larger; dots mark p50 and p99"
     space, size = "http://www.w3.org/2000/svg", f'width="{width}" height="{height}"'
     lines = (
         f'<svg xmlns="{space}" viewBox="0 0 {width} {height}" {size} role="img">',
-        f"<title>{told}</title>",
+        f"<title>{caption}</title>",
         f"<style>{_style()}</style>",
         f'<rect class="page" x="0" y="0" {size}/>',
-        _text(_EDGE + 8, 28, told if panels else "No distributions were measured", "dim"),
+        _text(_EDGE + 8, 28, caption if panels else "No distributions were measured", "dim"),
         *body,
         "</svg>",
     )
@@ -95,14 +95,14 @@ class _Curve:
     @classmethod
     def of(cls, spread: Spread, axis: Axis, colour: str) -> _Curve:
         values = sorted(value for value in spread.values if not isnan(value))
-        # Of the many values within half a pixel the last tells where the curve then is.
+        # Of many values within half a pixel, only the last one is drawn.
         rises = {_across(axis, value): _up(n / len(values)) for n, value in enumerate(values, 1)}
         marks = [(_across(axis, percentile(values, at)), _up(at)) for at, _ in _MARKS if values]
         return cls(spread, values, colour, list(rises.items()), marks)
 
     @property
-    def told(self) -> list[str]:
-        """What is to be known of each mark."""
+    def legend(self) -> list[str]:
+        """The label of each mark."""
         unit = cut(self.spread.unit, _LONGEST_UNIT)
         return [
             f"{name} {number(percentile(self.values, at))} {unit}".rstrip() for at, name in _MARKS
@@ -110,7 +110,7 @@ class _Curve:
 
     @property
     def name(self) -> str:
-        """Whose curve it is."""
+        """The name of the curve's arm."""
         arm, count = cut(self.spread.arm, _LONGEST_ARM), len(self.values)
         if count >= _FEW:
             return arm
@@ -127,7 +127,7 @@ class _Curve:
 
 @frozen
 class _Panel:
-    """The arms of one load, with a legend of those that have no label beside their curve."""
+    """The arms of one load, with a legend for curves without labels."""
 
     scenario: str
     load: str
@@ -185,8 +185,8 @@ class _Panel:
         for row, curve in enumerate(self.legend):
             y = _up(0) + _BELOW + 10 + row * _LEGEND_LINE
             yield _line(_LEFT, y - 4, _LEFT + 22, y - 4, f"curve {curve.colour}")
-            told = f"{curve.name}: {', '.join(curve.told)}" if curve.values else curve.name
-            yield _text(_LEFT + 30, y, cut(told, _PLOT_WIDTH - 30), f"label {curve.colour}")
+            entry = f"{curve.name}: {', '.join(curve.legend)}" if curve.values else curve.name
+            yield _text(_LEFT + 30, y, cut(entry, _PLOT_WIDTH - 30), f"label {curve.colour}")
 
 
 def _panels(results: Results) -> list[_Panel]:
@@ -211,7 +211,7 @@ def _labels(curves: Sequence[_Curve]) -> list[Label]:
     for which in range(len(_MARKS)):
         for curve in ordered:
             leftwards = curve is ordered[0] and len(ordered) > 1
-            text, mark = [curve.told[which]], curve.marks[which]
+            text, mark = [curve.legend[which]], curve.marks[which]
             if which == 0:
                 text.insert(0, curve.name)
             if not board.put(text, curve.colour, mark, leftwards=leftwards):

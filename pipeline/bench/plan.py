@@ -1,4 +1,4 @@
-"""Which scenarios there are, and how a run goes through them."""
+"""The scenarios, and a run of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pipeline.bench.testbed import ServerTestbed, Transport, fake_testbed
 from pipeline.bench.unstreamed import ColdStart, Unstreamed
 
 REAL: Final = ("ttft", "paced", "burst")
-"""What the real Codex is measured with: the rest is the same whatever the backend."""
+"""The scenarios for the real Codex: the others do not depend on the backend."""
 
 
 class Scenario(Protocol):
@@ -43,14 +43,14 @@ class Plan:
     names: Collection[str]
     rounds: int = 5
     quick: bool = False
-    """So little of everything that it shows only that it works."""
+    """Very small loads, only to try whether it works."""
     real: bool = False
 
     async def run(self, results: Results, progress: Callable[[str], None]) -> bool:
-        """Go through all scenarios, round after round, so that a bad minute is everybody's.
+        """Run all scenarios, round by round, so that a slow minute affects all of them.
 
-        Whoever ends it early gets what there is by then, and no process is left behind. Whether it
-        came to its end.
+        An interrupted run keeps its results so far and leaves no process behind. The result says
+        whether the run is complete.
         """
         whole = False
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:

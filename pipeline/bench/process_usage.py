@@ -1,4 +1,4 @@
-"""What a process has used, by the kernel's own books."""
+"""The resource usage of a process, as the kernel counts it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from attrs import frozen
 from pipeline.errors import UsageError
 
 _CPUCLOCK_SCHED: Final = 2
-"""The kernel's name for the clock of all time that a process ran, exact to the nanosecond."""
+"""The kernel's clock of a process's CPU time, with nanosecond resolution."""
 
 
 @frozen
 class ProcessUsage:
-    """One process, looked at from outside: it is not asked, so it does nothing for the answer."""
+    """Observes one process from outside, which costs that process nothing."""
 
     pid: int
 
@@ -30,14 +30,14 @@ class ProcessUsage:
         for line in Path(f"/proc/{self.pid}/status").read_text(encoding="ascii").splitlines():
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) * 1024
-        return 0  # it has just ended
+        return 0  # it has just exited
 
     def files(self) -> int:
         """How many files and sockets it has open."""
         return sum(1 for _ in Path(f"/proc/{self.pid}/fd").iterdir())
 
     def wakeups(self) -> int:
-        """How often it gave up the processor by itself: an idle process does not."""
+        """The number of its voluntary context switches; an idle process has none."""
         for line in Path(f"/proc/{self.pid}/status").read_text(encoding="ascii").splitlines():
             if line.startswith("voluntary_ctxt_switches:"):
                 return int(line.split()[1])
@@ -45,9 +45,9 @@ class ProcessUsage:
 
 
 def check_platform() -> None:
-    """UsageError where processes are not accounted for in a way that we can read."""
+    """UsageError on platforms without Linux's process accounting."""
     if sys.platform != "linux":
         raise UsageError(
-            "bench reads what processes cost from Linux's own books, and this is "
+            "bench needs the process accounting of Linux, and this is "
             f"{sys.platform}; `bench stages` runs everywhere"
         )

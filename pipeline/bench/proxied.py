@@ -1,4 +1,4 @@
-"""The way to a backend through the server, over HTTP."""
+"""The path to a backend through the server, over HTTP."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 @define(eq=False)
 class Proxied:
-    """A client of Chat Completions that costs as little as a client can."""
+    """A client of Chat Completions with as little CPU cost as possible."""
 
     url: str
     usage: ProcessUsage
@@ -43,7 +43,7 @@ class Proxied:
         )
 
     async def watch(self, streams: int, gap: float, seconds: float) -> LoadResult:
-        """So many streams that never end, measured for so long once all are running."""
+        """Start endless streams, and measure them for some seconds once all are running."""
         async with self.talking(streams, gap, pause=gap / streams) as counters:
             await _until_chunks(counters, 2)
             for counter in counters:
@@ -59,18 +59,18 @@ class Proxied:
     async def talking(
         self, streams: int, gap: float, *, pause: float = 0.0
     ) -> AsyncGenerator[list[ChunkCounter]]:
-        """So many streams that never end, each a pause after the other, all with a first chunk."""
+        """Start endless streams one after the other; entered when all have a first chunk."""
         counters = [ChunkCounter(SERVER_CHUNK, stamped=True) for _ in range(streams)]
         async with trio.open_nursery() as nursery:
             for counter in counters:
                 nursery.start_soon(self.listen, LoadRequest(ENDLESS, gap), counter.feed)
-                await trio.sleep(pause)  # so that they do not all speak at once
+                await trio.sleep(pause)  # spreads their chunks over time
             await _until_chunks(counters, 1)
             yield counters
             nursery.cancel_scope.cancel()
 
     async def listen(self, request: LoadRequest, feed: Callable[[bytes], bytes]) -> None:
-        """One stream on a connection of its own, from the request to the last byte."""
+        """One stream on its own connection, from the request to the last byte."""
         stream = await self.connect()
         try:
             await self.ask(stream, request, feed)
@@ -80,7 +80,7 @@ class Proxied:
     async def ask(
         self, stream: trio.SocketStream, request: LoadRequest, feed: Callable[[bytes], bytes]
     ) -> None:
-        """One stream on a connection that may be used again."""
+        """One stream on a connection that may be reused."""
         await stream.send_all(self.request(request, stream=True))
         end = b""
         while not end.endswith(b"\r\n0\r\n\r\n"):

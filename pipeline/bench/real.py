@@ -1,4 +1,4 @@
-"""The real Codex as a backend, with a model behind it that costs next to nothing."""
+"""The real Codex as a backend, with a model of almost no CPU cost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def real_testbed() -> AsyncGenerator[ServerTestbed]:
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         model = await stack.enter_async_context(running([*FAST_MODEL], subprocess.PIPE))
-        overrides = scripted_provider(await _told(model))
+        overrides = scripted_provider(await _address(model))
         codex = find_codex("")
         homes = [folder / "server", folder / "direct"]
         for home in homes:
@@ -50,8 +50,8 @@ async def real_testbed() -> AsyncGenerator[ServerTestbed]:
         yield ServerTestbed(server, direct, folder / "backend.jsonl", started)
 
 
-async def _told(model: trio.Process) -> str:
-    """The address that the model prints."""
+async def _address(model: trio.Process) -> str:
+    """The URL that the model prints."""
     assert model.stdout is not None  # noqa: S101
     with trio.fail_after(10.0):
         said = bytes(await model.stdout.receive_some())

@@ -1,4 +1,4 @@
-"""What a run measured, as a table for people and as JSON for programs."""
+"""The results of a run as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from textwrap import wrap
 from typing import Any, Final
 
 from pipeline.bench.results import Figure, Results
-from pipeline.cli.terminal import Paint
 from pipeline.errors import UsageError
+from pipeline.terminal import Paint
 
 WIDTH: Final = 100
 _HEADS: Final = ("load", "quantity", "median", "middle half", "goal")
@@ -24,14 +24,14 @@ Row = tuple[str, str, str, str, str]
 
 
 def number(value: float) -> str:
-    """Three significant digits, thousands set apart."""
+    """Three significant digits, with thousands separators."""
     if not isfinite(value) or not 100 <= abs(value) < 1e9:
         return f"{value:.3g}"
     return f"{float(f'{value:.3g}'):,.0f}"
 
 
 def table(results: Results, *, titles: Mapping[str, str], paint: Paint) -> str:
-    """A row for every figure, by scenario; a title says in one line what a scenario does."""
+    """A row for every figure, grouped by scenario, each with a title line."""
     figures = list(results.figures.values())
     rows = [_row(figure) for figure in figures]
     widths = _widths(rows)
@@ -46,10 +46,10 @@ def table(results: Results, *, titles: Mapping[str, str], paint: Paint) -> str:
 
 
 def write_json(path: str, results: Results, about: Mapping[str, Any]) -> None:
-    """Write every sample, after what is to be known about the run."""
-    told = {"about": about, **results.as_json()}
+    """Write the description of the run and every sample."""
+    content = {"about": about, **results.as_json()}
     try:
-        Path(path).write_text(f"{json.dumps(told, indent=2, ensure_ascii=False)}\n", "utf-8")
+        Path(path).write_text(f"{json.dumps(content, indent=2, ensure_ascii=False)}\n", "utf-8")
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
 
@@ -64,14 +64,14 @@ def _row(figure: Figure) -> Row:
 
 
 def _goal(figure: Figure) -> str:
-    """A goal is somebody's own number, so it is not rounded as a measurement is."""
+    """A goal is exact, so it is not rounded as measurements are."""
     if figure.goal is None:
         return ""
     return f"{'≥' if figure.at_least else '≤'} {figure.goal:,.10g}"
 
 
 def _widths(rows: Sequence[Row]) -> list[int]:
-    """How wide the columns are: numbers as they need it, the two of words share what is left."""
+    """Column widths: numbers take what they need, the two text columns share the rest."""
     load, quantity, *needs = (max(map(len, column)) for column in zip(_HEADS, *rows, strict=True))
     left = WIDTH - _LONGEST_VERDICT - len(_GAP) * (len(_HEADS) + 1) - sum(needs)
     quantity = min(quantity, max(left // 2, left - load))
@@ -79,7 +79,7 @@ def _widths(rows: Sequence[Row]) -> list[int]:
 
 
 def _lines(row: Row, widths: Sequence[int]) -> Iterator[str]:
-    """A row as text: words that are too long for their column go on below it."""
+    """A row as text; long texts are wrapped within their column."""
     words = [wrap(text, width) for text, width in zip(row[:2], widths[:2], strict=True)]
     numbers = [text.rjust(width) for text, width in zip(row[2:], widths[2:], strict=True)]
     for *cells, beside in zip_longest(*words, [_GAP.join(numbers)], fillvalue=""):

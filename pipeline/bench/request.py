@@ -1,4 +1,4 @@
-"""What a load asks of a backend, in the words of the user's message."""
+"""The load that a request describes in its user message."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Final
 import msgspec
 
 MODEL: Final = "gpt-5"
-"""Which model is asked for; the backend has but one."""
+"""The model's name; the backend ignores it."""
 
 
 class LoadRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """So many deltas, so many seconds apart; 0 is as fast as they go."""
+    """A number of deltas and the seconds between them; 0 means full speed."""
 
     deltas: int = 1
     gap: float = 0.0
     after: float = 0.0
-    """How many seconds before the first of them."""
+    """Seconds before the first delta."""
     tag: str = ""
-    """Who asks, for the backend's log."""
+    """A label for the backend's log."""
 
     @classmethod
     def read(cls, said: str) -> LoadRequest:
-        """The request in a message; any other text asks for one delta."""
+        """The load in a message; any other text requests one delta."""
         try:
             return msgspec.json.decode(said, type=cls)
         except (msgspec.DecodeError, ValueError):

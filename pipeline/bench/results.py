@@ -1,4 +1,4 @@
-"""What was measured: samples of named quantities, and the medians that are told of them."""
+"""Results: samples of named quantities, and their medians."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attrs import define, field
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that so large a share of the values does not exceed; nan if there are none."""
+    """The percentile at a share of the values; nan if there are none."""
     if not values:
         return nan
     return sorted(values)[max(0, ceil(len(values) * share) - 1)]
@@ -24,7 +24,7 @@ class Figure:
     scenario: str
     """Such as `burst`."""
     load: str
-    """What was asked for, such as `16 streams, line by line`."""
+    """The load, such as `16 streams, line by line`."""
     quantity: str
     """Such as `CPU a chunk`."""
     unit: str
@@ -39,7 +39,7 @@ class Figure:
 
     @property
     def middle(self) -> tuple[float, float]:
-        """Between which values the middle half of the samples lies."""
+        """The lower and upper quartile."""
         if len(self.samples) < 2:
             return self.median, self.median
         low, _, high = quantiles(self.samples, n=4, method="inclusive")
@@ -47,7 +47,7 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether the median keeps to the goal; None without one."""
+        """Whether the median meets the goal; None without one."""
         if self.goal is None:
             return None
         return self.median >= self.goal if self.at_least else self.median <= self.goal
@@ -55,7 +55,7 @@ class Figure:
 
 @define
 class Spread:
-    """How one arm's values are distributed: what a picture shows of them."""
+    """The values of one arm, for the picture."""
 
     scenario: str
     load: str
@@ -66,10 +66,10 @@ class Spread:
 
 @define
 class Results:
-    """Everything that a run measured, in the order in which it was first measured."""
+    """All results of a run, in the order of their first samples."""
 
     judged: bool = True
-    """Whether it is long enough to be held to goals."""
+    """Whether the run is long enough to compare with the goals."""
     figures: dict[tuple[str, str, str], Figure] = field(factory=dict[tuple[str, str, str], Figure])
     spreads: dict[tuple[str, str, str], Spread] = field(factory=dict[tuple[str, str, str], Spread])
 
@@ -84,14 +84,14 @@ class Results:
         goal: float | None = None,
         at_least: bool = False,
     ) -> None:
-        """Enter one sample."""
+        """Add one sample."""
         new = Figure(scenario, load, quantity, unit, goal if self.judged else None, at_least)
         self.figures.setdefault((scenario, load, quantity), new).samples.append(value)
 
     def spread(
         self, scenario: str, load: str, arm: str, unit: str, values: Sequence[float]
     ) -> None:
-        """Enter an arm's values of one round."""
+        """Add the values of an arm in one round."""
         new = Spread(scenario, load, arm, unit)
         self.spreads.setdefault((scenario, load, arm), new).values.extend(values)
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, cast
 
 import trio
 from attrs import define, field
 
-from pipeline import assembly
-from pipeline.assembly import Settings, chat_options
+from pipeline import config
 from pipeline.bench.results import Results
+from pipeline.config import Settings, chat_options
 from pipeline.events import Burst, Event
 from pipeline.formats.transcripts import read_records
-from pipeline.lane import Lane
-from pipeline.stage import Stage
+from pipeline.segment import Stages
 from pipeline.turn import Tool, Turn
-from sinks.chat_sse import ChatSse, ChatSseEncoder
+from sinks.chat import ChatSse
 from sources.app_server.protocol.mailbox import Delivery, Letter
 from sources.app_server.protocol.names import Aliases
 from sources.app_server.protocol.rpc import Notification, RpcCore, thread_of
@@ -114,18 +113,18 @@ def _arms(settings: Settings, lines: Sequence[bytes]) -> list[Arm]:
 
     def one_stage(position: int) -> Callable[[], int]:
         def work() -> int:
-            stage = assembly.recipe(settings).open(TURN)[position]
-            lane = Lane((stage,) if isinstance(stage, Stage) else ())
+            stage = config.recipe(settings).pure_stages(TURN)[position]
+            stages = Stages((stage,))
             for burst in bursts:
-                lane.take(burst)
+                stages.take(burst)
             return events
 
         return work
 
     def encode() -> int:
-        encoder = ChatSseEncoder(chat_options(settings, TURN))
+        encoder = ChatSse(chat_options(settings, TURN))
         for burst in bursts:
-            encoder.encode(burst)
+            encoder.feed(burst)
         return events
 
     def tasks(*, fuse: bool) -> Callable[[], int]:
@@ -133,8 +132,9 @@ def _arms(settings: Settings, lines: Sequence[bytes]) -> list[Arm]:
             await trio.lowlevel.checkpoint()
 
         async def main() -> None:
-            sink = ChatSse(chat_options(settings, TURN), write)
-            await assembly.recipe(settings).run(Listed(*bursts), sink, TURN, fuse=fuse)
+            sink = ChatSse(chat_options(settings, TURN))
+            source, recipe = Listed(*bursts), config.recipe(settings)
+            await recipe.run(source, sink, TURN, fuse=fuse, write=write)
 
         def work() -> int:
             trio.run(main)
@@ -145,7 +145,7 @@ def _arms(settings: Settings, lines: Sequence[bytes]) -> list[Arm]:
     return [
         Arm("decode", lambda: sum(map(len, _decoded(lines)))),
         Arm("live, line to event", lambda: _live(lines)),
-        *(Arm(f"stage {n}", one_stage(i)) for i, n in enumerate(assembly.recipe(settings).names)),
+        *(Arm(f"stage {n}", one_stage(i)) for i, n in enumerate(config.recipe(settings).names)),
         Arm("encode", encode),
         Arm("all, decode to bytes", _replayed(settings, lines)),
         Arm("tasks, one per stage", tasks(fuse=False)),
@@ -157,13 +157,12 @@ def _replayed(settings: Settings, lines: Sequence[bytes]) -> Callable[[], int]:
     """Lines to bytes through the whole recipe, without trio."""
 
     def work() -> int:
-        stages = assembly.recipe(settings).open(TURN)
-        lane = Lane(stage for stage in stages if isinstance(stage, Stage))
-        encoder = ChatSseEncoder(chat_options(settings, TURN))
+        stages = Stages(config.recipe(settings).pure_stages(TURN))
+        encoder = ChatSse(chat_options(settings, TURN))
         events = 0
         for burst in _decoded(lines):
             events += len(burst)
-            encoder.encode(lane.take(burst))
+            encoder.feed(cast("Burst", stages.take(burst)))
         return events
 
     return work

@@ -1,4 +1,4 @@
-"""S1 to S3: how soon the first word comes, how long each is under way, and how many a second."""
+"""S1 to S3: time to first token, transit time, and throughput."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ MS = 1e3
 
 @frozen
 class Ttft:
-    """S1: one stream after the other, each time straight, through the server, and straight again.
+    """S1: one stream after the other: direct, through the server, and direct again.
 
-    What two straight ones differ by is how much of a difference is none of the server's.
+    The difference of the two direct ones is the noise of the measurement.
     """
 
     testbed: ServerTestbed
@@ -33,7 +33,7 @@ class Ttft:
         straight: list[float] = []
         through: list[float] = []
         again: list[float] = []
-        kept = await self.testbed.server.connect()  # as clients do that ask more than once
+        kept = await self.testbed.server.connect()  # as clients with several requests do
         try:
             for _ in range(self.pairs):
                 straight += (await self.testbed.direct.load(1, LoadRequest())).firsts
@@ -47,7 +47,7 @@ class Ttft:
         half, most = (3.0, 8.0) if self.goals else (None, None)
         results.add("ttft", self.load, "added, p50", "ms", percentile(added, 0.5), goal=half)
         results.add("ttft", self.load, "added, p99", "ms", percentile(added, 0.99), goal=most)
-        # A backend that takes longer now and then does so in both arms, but not in the same pair.
+        # A slow moment of the backend affects both arms, but not the same pair.
         by_itself = [(b - a) * MS for a, b in zip(straight, again, strict=True)]
         results.add("ttft", self.load, "direct twice, p99", "ms", percentile(by_itself, 0.99))
         apart = percentile(through, 0.99) - percentile(straight + again, 0.99)
@@ -60,7 +60,7 @@ class Ttft:
 
 @frozen
 class Paced:
-    """S2: streams that say a word every so often, as models do; each tells when it was said."""
+    """S2: paced streams, as models send them; each chunk has its time."""
 
     testbed: ServerTestbed
     streams: int
@@ -89,7 +89,7 @@ class Paced:
 
 @frozen
 class Burst:
-    """S3: streams that say all they have as fast as it is taken."""
+    """S3: streams at full speed."""
 
     testbed: ServerTestbed
     streams: int
@@ -99,9 +99,9 @@ class Burst:
     rate_goal: float | None = None
     share_goal: float | None = None
     compared: bool = True
-    """Whether what is read directly is spoken in the same way."""
+    """Whether the direct path uses the same transport."""
     apart: bool = False
-    """Whether the server has a core of its own."""
+    """Whether the server has its own core."""
     scenario: str = "burst"
 
     @property
@@ -128,7 +128,7 @@ class Burst:
 
 @frozen
 class Growth:
-    """S3: whether a chunk costs the same in a short answer and in a long one, less the request."""
+    """S3: whether a chunk costs the same in short and long answers, without the request's cost."""
 
     testbed: ServerTestbed
     few: int = 1_000

@@ -1,4 +1,4 @@
-"""What a benchmark runs on: a server in a process of its own, and what is behind it."""
+"""The processes of a benchmark: a server and its backend."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from pipeline.errors import UsageError
 FAST_CODEX: Final = (sys.executable, "-m", "pipeline.bench.fast_codex")
 START_TIMEOUT: Final = 30.0
 Transport: TypeAlias = Literal["blocks", "lines", "socket"]
-"""How the backend speaks: lines that are ready together are written together; each is written
-alone, as Codex does; or the same over a WebSocket on a unix socket."""
+"""How the backend writes: available lines together; each line alone, as Codex does; or the same
+over a WebSocket on a unix socket."""
 SERVER_SETTINGS: Final = {
     "PROXY_PORT": "0",
     "PROXY_STORE": ":memory:",
@@ -35,26 +35,26 @@ SERVER_SETTINGS: Final = {
     "PROXY_QUEUE_SIZE": "5000",
     "CODEX_RECYCLE_TURNS": "0",
 }
-"""Settings under which no load is turned away; all others are as they come."""
+"""Settings that admit every load; all others have their defaults."""
 
 
 @frozen
 class ServerTestbed:
-    """A server, and beside it a backend of the same kind without one."""
+    """A server, and a second backend of the same kind for the direct path."""
 
     server: Proxied
     direct: Direct
     log: Path
-    """What the server's backend was told, and when."""
+    """The log of the server's backend, with times."""
     started: float
-    """How many seconds the server took until it listened."""
+    """Seconds until the server listened."""
 
     @property
     def usage(self) -> ProcessUsage:
         return self.server.usage
 
     def logged(self, what: str) -> list[Mapping[str, Any]]:
-        """What the backend noted of one kind, such as `interrupted`."""
+        """The backend's log entries of one kind, such as `interrupted`."""
         lines = self.log.read_bytes().splitlines(keepends=True)
         notes = [msgspec.json.decode(line) for line in lines if line.endswith(b"\n")]
         return [note for note in notes if note["what"] == what]
@@ -62,7 +62,7 @@ class ServerTestbed:
 
 @asynccontextmanager
 async def fake_testbed(transport: Transport) -> AsyncGenerator[ServerTestbed]:
-    """A server in front of a backend that costs next to nothing."""
+    """A server in front of a backend with almost no CPU cost."""
     writing = "blocks" if transport == "blocks" else "lines"
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
@@ -86,7 +86,7 @@ async def fake_testbed(transport: Transport) -> AsyncGenerator[ServerTestbed]:
 
 
 def _script(folder: Path, command: list[str]) -> str:
-    """An executable that runs a command: where a Codex is wanted, a file is."""
+    """An executable file that runs a command, for CODEX_BIN."""
     script = folder / "codex"
     quoted = " ".join(f"'{part}'" for part in command)
     script.write_text(f'#!/bin/sh\nexec {quoted} "$@"\n', encoding="utf-8")
@@ -98,13 +98,13 @@ async def _until_there(path: Path, child: trio.Process) -> None:
     with trio.fail_after(START_TIMEOUT):
         while not await trio.Path(path).exists():
             if child.poll() is not None:
-                raise UsageError(f"the backend ended with status {child.poll()} at once")
+                raise UsageError(f"the backend exited at once, with status {child.poll()}")
             await trio.sleep(0.01)
 
 
 @asynccontextmanager
 async def served(settings: Mapping[str, str]) -> AsyncGenerator[Proxied]:
-    """The server as everybody starts it, with nothing of our own environment's settings."""
+    """The server as a user starts it, without the settings of this process's environment."""
     ours = ("PROXY_", "CODEX_", "PIPELINE_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     command = [sys.executable, "-m", "pipeline", "serve"]
@@ -115,7 +115,7 @@ async def served(settings: Mapping[str, str]) -> AsyncGenerator[Proxied]:
 
 
 async def _address(process: trio.Process) -> str:
-    """Where the server says it is. What it says besides is for people, and read no further."""
+    """The URL that the server prints."""
     assert process.stdout is not None  # noqa: S101
     said = b""
     with trio.fail_after(START_TIMEOUT):
@@ -123,14 +123,14 @@ async def _address(process: trio.Process) -> str:
             said += bytes(data)
             if found := re.search(rb"(http://\S+?)/v1\b", said):
                 return found[1].decode()
-    raise UsageError("the server ended before it listened; try `python -m pipeline serve --demo`")
+    raise UsageError("the server exited before it listened; try `python -m pipeline serve --demo`")
 
 
 @asynccontextmanager
 async def running(
     command: list[str], stdout: int, env: Mapping[str, str] | None = None
 ) -> AsyncGenerator[trio.Process]:
-    """A child process, told to end at the end, and made to if it does not."""
+    """A child process, terminated at the end, and killed if it does not exit."""
     process = await trio.lowlevel.open_process(
         command,
         stdin=subprocess.DEVNULL,

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 import attrs
+import trio
 
-from pipeline.assembly import recipe
 from pipeline.cli.flags import (
     add_api,
     add_request,
     add_settings,
-    asked_by,
     open_dump,
+    request_from_flags,
     settings_from,
 )
 from pipeline.cli.replay import replayed_responses
-from pipeline.cli.terminal import Paint
-from pipeline.events import Event
+from pipeline.config import recipe
+from pipeline.events import Burst, Event
 from pipeline.formats.recording import Header
 from pipeline.formats.transcripts import Record
-from pipeline.lane import Lane
 from pipeline.ledger import Ledger, StageLedger, Tally
-from pipeline.stage import Stage
-from sinks.responses_answer import ResponsesAnswer
+from pipeline.segment import Segment, Stages, without_ticks
+from pipeline.stage import Incoming, Stage
+from pipeline.terminal import Paint
+from sinks.responses import ResponsesAnswer
 from sources.decode.turn_decoder import Watcher
 from sources.replay import Replay
 
@@ -51,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     settings = settings_from(options)
-    asked = asked_by(options, settings)
+    asked = request_from_flags(options, settings)
     responses = options.api == "responses"
     for path in options.files:
         if len(options.files) > 1:
@@ -59,27 +61,23 @@ def run(options: argparse.Namespace) -> int:
         ledger = Ledger()
         header = Replay(path).header if path != "-" else Header()
         own = asked.or_recorded(header)
-        stages = [s for s in recipe(settings).open(own.turn, ledger) if isinstance(s, Stage)]
         with open_dump(settings) as dump:
             answer = (
                 ResponsesAnswer(replayed_responses(settings, own, header)) if responses else None
             )
-            story = Explanation(stages, show_all=options.all, then=dump, answer=answer)
-            source = Replay(path, watch=story)
-            for _ in source.events():
-                pass
-        story.end()
-        ledger.count_delivered(story.delivered)
+            story = Explanation(show_all=options.all, then=dump, answer=answer)
+            source = Replay(path, watch=story.read)
+            story.tell(source.events(), recipe(settings).pure_stages(own.turn, ledger))
+        ledger.delivered = story.shown
         print_ledger(ledger, source.decoder.dropped)
     return 0
 
 
-class Explanation:
-    """Feeds a transcript to the stages one event at a time and tells what happens."""
+class Explanation(Incoming):
+    """A transcript as something to receive from, one event at a time, that shows what happens."""
 
     def __init__(
         self,
-        stages: Sequence[Stage],
         *,
         show_all: bool = False,
         then: Watcher | None = None,
@@ -87,45 +85,66 @@ class Explanation:
     ) -> None:
         self._then = then
         self._answer = answer
-        self.delivered = 0
-        self._lane = Lane(stages, self._show)
-        self._books = [_copied(stage.ledger) for stage in stages]
+        self.shown = 0
+        self._books: dict[str, StageLedger] = {}
         """What each stage's books said when they were last shown."""
         self._show_all = show_all
         self._paint = Paint(sys.stdout)
         self._start = 0.0
-        self._unread = 0
+        self._bursts: Iterator[object] = iter(())
+        self._read: deque[tuple[Record, tuple[Event, ...], list[str]]] = deque()
+        self._last: tuple[Record, deque[Event]] = (Record(0, None), deque())
+        self._event: tuple[Event, ...] = ()
+        """The event that was received last."""
 
-    def __call__(self, record: Record, events: Iterable[Event], reasons: list[str]) -> None:
-        """Tell of one line of the transcript and what became of it."""
+    def read(self, record: Record, events: Iterable[Event], reasons: list[str]) -> None:
+        """Note one line of the transcript and what it was decoded to."""
+        self._read.append((record, tuple(events), reasons))
         if self._then is not None:
             self._then(record, events, reasons)
-        if self._lane.done:
-            self._unread += 1
-            return
-        events = tuple(events)
+
+    def tell(self, bursts: Iterator[object], stages: Sequence[Stage]) -> None:
+        """Run the transcript through the stages, and show what happens."""
+        self._bursts = bursts
+        self._books = {stage.ledger.name: _copied(stage.ledger) for stage in stages}
+        segment = Segment(self, Stages(stages, self._show))
+        with suppress(trio.EndOfChannel):
+            while True:
+                out = without_ticks(segment.receive_nowait())
+                self._deliver(out, self._event)
+        for _ in bursts:
+            pass
+        if self._read:
+            print(self._paint("dim", f"      {len(self._read)} more lines came late"))
+
+    def receive_nowait(self) -> Burst:
+        record, events = self._last
+        while not events:
+            if not self._read and next(self._bursts, None) is None and not self._read:
+                self._event = ()
+                raise trio.EndOfChannel
+            if self._read:
+                record, decoded, reasons = self._read.popleft()
+                self._tell_other(record, decoded, reasons)
+                events.extend(decoded)
+        self._last = record, events
+        event = events.popleft()
+        self._event = (event,)
+        self._start = self._start or event.at
+        print(f"{record.line:>4}  +{event.at - self._start:.3f}s  {describe(event)}")
+        return self._event
+
+    def _tell_other(self, record: Record, events: Sequence[Event], reasons: list[str]) -> None:
+        """Show a line that is no event, if that is wanted."""
         if not events and (self._show_all or record.problem):
             shown = record.problem or _short(str(record.message))
             print(self._paint("dim", f"{record.line:>4}  {shown}"))
             print(self._paint("dim", f"      not an event: {', '.join(reasons)}"))
-        lane = self._lane
-        for event in events:
-            if lane.done:
-                break
-            self._start = self._start or event.at
-            print(f"{record.line:>4}  +{event.at - self._start:.3f}s  {describe(event)}")
-            self._deliver(lane.take((event,)), (event,))
-
-    def end(self) -> None:
-        """The input is over: let the stages give back what they hold, and tell."""
-        if self._unread:
-            print(self._paint("dim", f"      {self._unread} more lines came late"))
-        self._deliver(self._lane.close(), ())
 
     def _show(self, stage: Stage, given: Sequence[Event], returned: Sequence[Event]) -> None:
         """Tell what a stage did, unless it passed everything on."""
-        books, place = stage.ledger, self._lane.stages.index(stage)
-        before, self._books[place] = self._books[place], _copied(books)
+        books = stage.ledger
+        before, self._books[books.name] = self._books[books.name], _copied(books)
         if not given and returned:
             print(f"      {self._paint('cyan', books.name)}: gives back {_list(returned)}")
         elif list(given) != list(returned):
@@ -136,7 +155,7 @@ class Explanation:
     def _deliver(self, events: Sequence[Event], first: Sequence[Event]) -> None:
         if not events:
             return
-        self.delivered += len(events)
+        self.shown += len(events)
         changed = "" if list(events) == list(first) else f": {_list(events)}"
         print(f"      {self._paint('green', '→ client')}{changed}")
         if self._answer is not None:

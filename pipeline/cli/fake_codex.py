@@ -1,4 +1,4 @@
-"""`fake-codex`: an app-server that needs no login and can be told to misbehave."""
+"""`fake-codex`: an app-server without login that can inject faults."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from pipeline.errors import UsageError
-from sources.demo.chaos import FIELDS, METHODS, FakeCodex, Mischief
+from sources.demo.chaos import FIELDS, METHODS, FakeCodex, Faults
 from sources.demo.chaos_faults import FAULTS, fault_words
 from sources.demo.script import SCENARIOS
 
-HELP = "be a `codex app-server` that needs no login and can be told to misbehave"
+HELP = "run a fake `codex app-server` without login that can inject faults"
 DESCRIPTION = f"""\
-Be a `codex app-server` on standard input and output that needs no login and no network, answers as
-Codex 0.166 does, and can be told to misbehave. Put it where a Codex is wanted (`-c KEY=VALUE` and
-`app-server` are taken and ignored), or type at it:
+Run a fake `codex app-server` on standard input and output. It needs no login and no network,
+answers as Codex 0.166 does, and can inject faults. Use it in place of a Codex (`-c KEY=VALUE` and
+`app-server` are accepted and ignored), or type requests:
 
   {{"id": 1, "method": "initialize", "params": {{}}}}
   {{"id": 2, "method": "thread/start", "params": {{}}}}
 
-What a turn says is chosen by a word in what the user said last, as with the scripted model:
+A word in the last user message chooses the answer, as with the scripted model:
   {", ".join(SCENARIOS)}, LONG, LOOK
-The name of a tool makes it call the tool; everything else is repeated. So does a line such as
-"CALL readNote {{"path":"a.md"}}", with those arguments, and "RECALL word" finds a word again.
+The name of a tool makes it call the tool; any other text is repeated. A line such as
+"CALL readNote {{"path":"a.md"}}" calls it with those arguments; "RECALL word" finds a word again.
 
-What goes wrong in it is chosen by words with an exclamation mark, as many as you like, such as
+Words with an exclamation mark choose the faults of the turn, as many as you like, such as
 "TEXT !torn !late":
 
 {chr(10).join(f"  !{name:<12} {fault.__doc__}" for name, fault in FAULTS.items())}
-  !deltas=N     says N numbered words instead, as fast as it can"""
+  !deltas=N     answers with N numbered words at full speed"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,21 +38,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     turns.add_argument(
         "--always", default="", metavar="WORDS", help='such as "torn late slow=0.1", without marks'
     )
-    turns.add_argument("--deltas", type=int, metavar="N", help="say N words, as fast as possible")
-    faults = parser.add_argument_group(f"faults of a method; there are {', '.join(METHODS)}")
+    turns.add_argument("--deltas", type=int, metavar="N", help="answer with N words at full speed")
+    faults = parser.add_argument_group(f"faults of a method; the methods are {', '.join(METHODS)}")
     for flag, form, says in (
         ("--hang", "METHOD", "never answer it"),
         ("--refuse", "METHOD", "answer it with an error"),
-        ("--wrong-id", "METHOD", "give answers that nobody waits for, then the right one"),
-        ("--die", "METHOD", "be killed when it comes"),
-        ("--lacks", "NAME", f"not know it, as an old Codex; or the field {', '.join(FIELDS)}"),
-        ("--busy", "METHOD=N", "answer the first N with -32001, overloaded"),
+        ("--wrong-id", "METHOD", "send answers with wrong ids before the right one"),
+        ("--die", "METHOD", "kill the process when it comes"),
+        (
+            "--lacks",
+            "NAME",
+            f"do not know a method or the field {', '.join(FIELDS)}, as an old Codex",
+        ),
+        ("--busy", "METHOD=N", "answer the first N requests with -32001, overloaded"),
         ("--delay", "METHOD=SECONDS", "answer it late"),
-        ("--deaf", "METHOD=SECONDS", "read nothing more for so long when it came"),
+        ("--deaf", "METHOD=SECONDS", "stop reading for so long when it comes"),
     ):
         faults.add_argument(flag, action="append", default=[], metavar=form, help=says)
-    parser.add_argument("--stubborn", action="store_true", help="leave only when killed")
-    parser.add_argument("--log", default="", metavar="FILE", help="append what was received")
+    parser.add_argument("--stubborn", action="store_true", help="exit only when killed")
+    parser.add_argument(
+        "--log", default="", metavar="FILE", help="append received messages to a file"
+    )
     parser.add_argument("-c", action="append", metavar="KEY=VALUE", help="ignored")
     parser.add_argument("--bundled", action="store_true", help="ignored")
     parser.add_argument(
@@ -68,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     _known("--always", words, FAULTS)
     try:
         codex = FakeCodex(
-            Mischief(
+            Faults(
                 hang=_methods("--hang", options.hang),
                 refuse=_methods("--refuse", options.refuse),
                 wrong_id=_methods("--wrong-id", options.wrong_id),
@@ -95,10 +101,10 @@ def _methods(flag: str, given: Iterable[str], others: Iterable[str] = ()) -> fro
     return _known(flag, given, (*METHODS, *others))
 
 
-def _known(flag: str, given: Iterable[str], there_are: Iterable[str]) -> frozenset[str]:
-    given, known = frozenset(given), list(there_are)
+def _known(flag: str, given: Iterable[str], choices: Iterable[str]) -> frozenset[str]:
+    given, known = frozenset(given), list(choices)
     for name in sorted(given.difference(known)):
-        raise UsageError(f"{flag} {name} is not possible; there are {', '.join(known)}")
+        raise UsageError(f"{flag} must be one of {', '.join(known)} (got {name})")
     return given
 
 
@@ -108,11 +114,11 @@ def _numbers(flag: str, given: Sequence[str]) -> dict[str, float]:
     try:
         return {name: float(number) for name, _, number in pairs}
     except ValueError:
-        raise UsageError(f"{flag} {' '.join(given)} is not possible; it takes METHOD=N") from None
+        raise UsageError(f"{flag} must be METHOD=N (got {' '.join(given)})") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command without the others, for tests and benchmarks: it starts five times as fast."""
+    """This command alone, for tests and benchmarks: it starts five times as fast."""
     parser = argparse.ArgumentParser(prog="fake-codex")
     add_arguments(parser)
     return run(parser.parse_args(arguments))

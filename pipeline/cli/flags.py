@@ -1,4 +1,4 @@
-"""Flags that several commands share: the stages' settings, and the request behind a turn."""
+"""Flags that several commands share: settings, and the request of a recorded turn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from pipeline.assembly import Settings, choices
+from pipeline.config import Settings, choices
 from pipeline.errors import ProxyError, UsageError
 from pipeline.formats.recording import Header
 from pipeline.formats.transcripts import parse_line
@@ -34,7 +34,7 @@ def flag_of(attribute: attrs.Attribute[Any]) -> str:
 
 
 def add_settings(parser: argparse.ArgumentParser, *groups: Group) -> None:
-    group = parser.add_argument_group("settings (each is an environment variable too)")
+    group = parser.add_argument_group("settings (each is also an environment variable)")
     for attribute in setting_fields(*(groups or ("pipeline",))):
         meta = attribute.metadata
         default = "" if attribute.default == "" else f"; default: {shown(attribute.default)}"
@@ -49,7 +49,7 @@ def add_settings(parser: argparse.ArgumentParser, *groups: Group) -> None:
 
 
 def shown(value: object) -> str:
-    """A setting's value as one would type it."""
+    """A setting's value as a user would type it."""
     if isinstance(value, bool):
         return str(value).lower()
     return repr(value)[1:-1] if isinstance(value, str) else str(value)
@@ -62,7 +62,7 @@ def settings_from(options: argparse.Namespace) -> Settings:
 
 @contextmanager
 def open_dump(settings: Settings) -> Generator[EventDump | None, None, None]:
-    """The dump of the backend's messages, if one is wanted."""
+    """The dump of the backend's messages, if the settings name one."""
     try:
         dump = EventDump.from_setting(settings.dump_events)
     except OSError as error:
@@ -75,7 +75,7 @@ def open_dump(settings: Settings) -> Generator[EventDump | None, None, None]:
 
 
 def add_request(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the request that the turn answers")
+    group = parser.add_argument_group("the request of the turn")
     group.add_argument("--tools", metavar="A,B", help="the names of the tools the client declared")
     group.add_argument(
         "--request",
@@ -91,16 +91,16 @@ def add_api(parser: argparse.ArgumentParser) -> None:
 
 
 @attrs.frozen
-class Asked:
-    """What a recorded turn answers, and what a response repeats of it."""
+class RecordedRequest:
+    """The request of a recorded turn, and its fields that a response repeats."""
 
     turn: Turn
     echo: Json
     given: bool = False
-    """Whether the flags say anything of it."""
+    """Whether the flags describe it."""
 
-    def or_recorded(self, header: Header) -> Asked:
-        """The request that a recording names, unless the flags describe another."""
+    def or_recorded(self, header: Header) -> RecordedRequest:
+        """The request in a recording's header, unless the flags describe another."""
         if header.turn is not None and not self.given:
             mode = header.turn.output_mode or self.turn.output_mode
             return attrs.evolve(self, turn=attrs.evolve(header.turn, output_mode=mode))
@@ -109,9 +109,9 @@ class Asked:
         return attrs.evolve(self, turn=named)
 
 
-def asked_by(options: argparse.Namespace, settings: Settings) -> Asked:
-    """What the flags describe: a request's file, names of tools, or both."""
-    asked = Asked(Turn(), {})
+def request_from_flags(options: argparse.Namespace, settings: Settings) -> RecordedRequest:
+    """The request of the flags: a file, names of tools, or both."""
+    asked = RecordedRequest(Turn(), {})
     if options.request:
         read = _read_responses if options.api == "responses" else _read_chat
         try:
@@ -122,18 +122,18 @@ def asked_by(options: argparse.Namespace, settings: Settings) -> Asked:
     turn = attrs.evolve(asked.turn, tools=(*asked.turn.tools, *map(Tool, names)))
     if options.api == "responses":
         turn = settings.on_responses(turn)
-    return Asked(turn, asked.echo, given=bool(options.request or names))
+    return RecordedRequest(turn, asked.echo, given=bool(options.request or names))
 
 
-def _read_chat(body: object) -> Asked:
-    return Asked(ChatRequest.from_json(body, partial=True).turn(), {})
+def _read_chat(body: object) -> RecordedRequest:
+    return RecordedRequest(ChatRequest.from_json(body, partial=True).turn(), {})
 
 
-def _read_responses(body: object) -> Asked:
-    if is_json(body):  # what was asked is told by the answer
+def _read_responses(body: object) -> RecordedRequest:
+    if is_json(body):  # the input does not matter for the answer
         body = {"input": "…", **body}
     request = ResponsesRequest.from_json(body, partial=True)
-    return Asked(request.turn(), request.echo())
+    return RecordedRequest(request.turn(), request.echo())
 
 
 def _read_json(path: str) -> object:

@@ -1,4 +1,4 @@
-"""Where a command's log goes: standard output is for what was asked for, so to standard error."""
+"""Sends a command's log to standard error, because standard output has its result."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import structlog
 
 
 def warnings_to_stderr() -> None:
-    """Show warnings and worse; who has set up structlog already keeps what he has."""
+    """Show warnings and errors, unless structlog is already configured."""
     if structlog.is_configured():
         return
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        # Looked up for every line: whoever redirects standard error later is heeded.
+        # Looked up for every line, because standard error may be redirected later.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         processors=[
             structlog.processors.add_log_level,

@@ -25,8 +25,8 @@ from pipeline.errors import UsageError
 COMMANDS = (serve, smoke, settings, replay, explain, stages, bench, fake_codex, fake_model)
 
 DESCRIPTION = """\
-An OpenAI-compatible pipeline for Codex: what the backend wrote in a turn goes through named stages
-and comes out as a client reads it."""
+An OpenAI-compatible server for Codex. The backend's messages pass through a pipeline of named
+stages and become the client's response."""
 
 EPILOG = """\
 Try:
@@ -35,7 +35,7 @@ Try:
   python -m pipeline explain --tools localSearch $FILE
   python -m pipeline stages
 
-Every flag of a stage is also an environment variable; a flag wins over its variable."""
+Every flag of a stage is also an environment variable; the flag takes precedence."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -60,10 +60,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; 0 is success, 1 a turn that failed, 2 something that could not be used."""
+    """Run one command; the status is 0, or 1 for a failed turn, or 2 for a wrong usage."""
     options = parser().parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a letter shows a ?
+        if isinstance(stream, io.TextIOWrapper):  # show ? for what the terminal cannot encode
             stream.reconfigure(errors="replace")
     warnings_to_stderr()
     try:
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"pipeline: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # The reader of our output left, as `| head` does; Python must not complain at exit.
+        # The reader of the output closed it, as `| head` does; Python must not complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:

@@ -12,27 +12,30 @@ import msgspec
 import trio
 from attrs import evolve
 
-from pipeline.assembly import Settings, chat_options, recipe, responses_options
 from pipeline.cli.flags import (
-    Asked,
+    RecordedRequest,
     add_api,
     add_request,
     add_settings,
-    asked_by,
     open_dump,
+    request_from_flags,
     settings_from,
 )
-from pipeline.cli.terminal import PrettyStream
+from pipeline.config import Settings, chat_options, recipe, responses_options
 from pipeline.errors import Failure, ProxyError, UsageError
 from pipeline.formats.recording import Header
 from pipeline.ledger import Ledger
 from pipeline.stage import Sink
+from pipeline.terminal import PrettyStream
 from pipeline.turn import Turn
-from sinks.chat_json import ChatCompletion, ChatJson
-from sinks.chat_sse import ChatSse
-from sinks.responses import ResponsesOptions, numbered_ids
-from sinks.responses_json import ResponsesBody, ResponsesJson
-from sinks.responses_sse import ResponsesSse
+from sinks.chat import ChatCompletion, ChatJson, ChatSse
+from sinks.responses import (
+    ResponsesBody,
+    ResponsesJson,
+    ResponsesOptions,
+    ResponsesSse,
+    numbered_ids,
+)
 from sources.replay import Replay
 
 ReplaySink: TypeAlias = Sink[Failure | ChatCompletion | ResponsesBody | None]
@@ -72,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     settings = settings_from(options)
-    asked = asked_by(options, settings)
+    asked = request_from_flags(options, settings)
     speed, pace = _speed(options.speed), _milliseconds(options.pace)
     statuses = [0]
     with open_dump(settings) as dump:
@@ -84,7 +87,9 @@ def run(options: argparse.Namespace) -> int:
     return max(statuses)
 
 
-def _status(options: argparse.Namespace, source: Replay, settings: Settings, asked: Asked) -> int:
+def _status(
+    options: argparse.Namespace, source: Replay, settings: Settings, asked: RecordedRequest
+) -> int:
     """Play one turn; the exit status it deserves."""
     try:
         asked = asked.or_recorded(source.header)
@@ -102,7 +107,7 @@ def _status(options: argparse.Namespace, source: Replay, settings: Settings, ask
 
 
 def _sink(
-    api: str, settings: Settings, asked: Asked, header: Header, *, stream: bool
+    api: str, settings: Settings, asked: RecordedRequest, header: Header, *, stream: bool
 ) -> ReplaySink:
     if api == "chat":
         options = chat_options(
@@ -111,9 +116,9 @@ def _sink(
             response_id=_response_id("chatcmpl-", asked.turn),
             created=int(header.time),
         )
-        return ChatSse(options, _writer()) if stream else ChatJson(options)
+        return ChatSse(options) if stream else ChatJson(options)
     responses = replayed_responses(settings, asked, header)
-    return ResponsesSse(responses, _writer()) if stream else ResponsesJson(responses)
+    return ResponsesSse(responses) if stream else ResponsesJson(responses)
 
 
 def _response_id(prefix: str, turn: Turn) -> str:
@@ -122,7 +127,9 @@ def _response_id(prefix: str, turn: Turn) -> str:
     return own if own.startswith(prefix) else f"{prefix}{turn.request_id or 1}"
 
 
-def replayed_responses(settings: Settings, asked: Asked, header: Header) -> ResponsesOptions:
+def replayed_responses(
+    settings: Settings, asked: RecordedRequest, header: Header
+) -> ResponsesOptions:
     """How a recorded turn is written on the Responses API: the same every time."""
     fixed = responses_options(
         settings,
@@ -140,7 +147,7 @@ async def _replay(source: Replay, settings: Settings, turn: Turn, sink: ReplaySi
     """Play one turn to standard output; whether it ended well."""
     ledger = Ledger()
     try:
-        answer = await recipe(settings).run(source, sink, turn, ledger=ledger)
+        answer = await recipe(settings).run(source, sink, turn, ledger=ledger, write=_writer())
         if isinstance(answer, ChatCompletion | ResponsesBody):
             _write_json(answer.body)
             return True

@@ -1,4 +1,4 @@
-"""`settings`: everything that can be chosen, as it stands now."""
+"""`settings`: lists all settings with their current values."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import attrs
 
-from pipeline.assembly import Settings, choices
 from pipeline.cli.flags import flag_of, setting_fields, shown
+from pipeline.config import Settings, choices
 from pipeline.options import GROUPS, Group
 
-HELP = "list every setting: its variable, its flag, what it takes and what it is now"
+HELP = "list every setting: its variable, flag, possible values and current value"
 DESCRIPTION = """\
-List every setting: its variable, its flag, what it takes, and what it is now. No secret is shown.
+List every setting: its variable, flag, possible values and current value. Secrets are not shown.
 
   python -m pipeline settings --format env > .env      a file to fill in"""
 TITLES: Final[dict[Group, str]] = {
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=("text", "env", "markdown"),
         default="text",
-        help="for people, as a file of variables with their defaults, or as docs/settings.md",
+        help="as text, as a file of variables with their defaults, or as docs/settings.md",
     )
 
 
@@ -54,9 +54,9 @@ def as_text() -> str:
 
 
 def as_env() -> str:
-    """A file of variables, each with its default, none of them switched on."""
+    """A file of variables with their defaults, all commented out."""
     lines = [
-        "# Every setting with its default. Take the # away from a line to change it, and load the",
+        "# Every setting with its default. Remove the # from a line to change it, and load the",
         "# file with `set -a; . ./.env; set +a` before `python -m pipeline serve`.",
     ]
     for group in GROUPS:
@@ -68,10 +68,10 @@ def as_env() -> str:
 
 
 def as_markdown() -> str:
-    """A table for every group, under a heading."""
+    """A table for each group, under a heading."""
     parts: list[str] = []
     for group in GROUPS:
-        rows = ["| variable, flag | default | takes | what it does |", "|---|---|---|---|"]
+        rows = ["| variable, flag | default | values | meaning |", "|---|---|---|---|"]
         rows += map(_row, setting_fields(group))
         title = TITLES[group]
         parts += [f"## {title[0].upper()}{title[1:]}", "\n".join(rows)]
@@ -96,5 +96,5 @@ def _wrapped(text: str) -> Iterator[str]:
 
 
 def _quoted(value: str) -> str:
-    """The value as a shell reads it back."""
+    """The value, quoted for a shell."""
     return f"'{value}'" if set(value) - set("abcdefghijklmnopqrstuvwxyz0123456789.:/-") else value

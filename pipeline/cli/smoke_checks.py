@@ -1,4 +1,4 @@
-"""What a deployed server must do, asked of it over HTTP as a client would."""
+"""The checks of a deployed server over HTTP."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pipeline.cli.smoke_target import (
 )
 from sources.demo.script import SCENARIOS
 
-# The words in capitals make the scripted model do what the other words ask of a real one.
+# The keywords in capitals make the scripted model do what the text asks of a real one.
 BLOCK: Final = "<use_tool>\n<name>localSearch</name>\n<query>smoke</query>\n</use_tool>"
 CALL_IT: Final = "Call the tool localSearch with the query smoke. Say nothing else."
 WRITE_IT: Final = (
@@ -37,7 +37,7 @@ CALL_SLOWLY: Final = (
     "This is a test called SLOWBURST : call both of your tools now, before you see the output of "
     "any of them, and think for two seconds between the calls. Say nothing else."
 )
-"""Neither names a tool: a scripted model that does not know the test then makes no call."""
+"""Neither names a tool, so a scripted model without this keyword makes no call."""
 TALK: Final = "This is a test called LONG : count from one to two hundred in words."
 GREET: Final = "This is a test called TEXT : say hello."
 GREETING: Final[str] = SCENARIOS["TEXT"].items[0]["text"]
@@ -88,7 +88,7 @@ def written_call(api: Api, stream: bool) -> Check:
 
 
 def check_call(answer: Answer) -> str:
-    must(len(answer.calls) == 1, f"{len(answer.calls)} calls came, and one must")
+    must(len(answer.calls) == 1, f"{len(answer.calls)} calls came instead of one")
     check_calls(answer)
     function = answer.calls[0]["function"]
     must(function["name"] == "localSearch", f"the call is of {function['name']}")
@@ -96,29 +96,33 @@ def check_call(answer: Answer) -> str:
 
 
 def check_calls(answer: Answer) -> None:
-    must(answer.finish == "tool_calls", f"finish_reason is {answer.finish}, and not tool_calls")
+    must(answer.finish == "tool_calls", f"finish_reason is {answer.finish}, not tool_calls")
     for made in answer.calls:
         function = made["function"]
         must(made["id"] and made["type"] == "function", "a call has no id or type")
-        must(function["name"] in TOOLS, f"a call is of {function['name']}, which nobody declared")
+        must(function["name"] in TOOLS, f"a call is of {function['name']}, which is not declared")
         arguments = msgspec.json.decode(function["arguments"])
-        must(isinstance(arguments, dict), "the arguments are no object")
+        must(isinstance(arguments, dict), "the arguments are not an object")
     ids = {made["id"] for made in answer.calls}
     must(len(ids) == len(answer.calls), "two calls have the same id")
 
 
-def several_calls(api: Api, stream: bool, said: str = CALL_BOTH) -> Check:
+def several_calls(api: Api, stream: bool, prompt: str = CALL_BOTH) -> Check:
     async def check(target: Target) -> str:
         began = perf_counter()
-        answer = await target.ask(api, api.request(said, tools=True), stream=stream)
+        answer = await target.ask(api, api.request(prompt, tools=True), stream=stream)
         took = perf_counter() - began
         if answer.calls:
             check_calls(answer)
         if len(answer.calls) < 2:
-            # Whether a second call was lost or never made can be known of a scripted model only.
+            # Only with the scripted model is it known that a second call was made.
             known = bool(answer.calls) and not answer.limited and await is_scripted(target)
-            must(not known, "the model made several calls, and one of them came")
-            why = "the server is set to forward fewer" if answer.limited else "the model made fewer"
+            must(not known, "the model made several calls, but only one came")
+            why = (
+                "the server is configured to forward fewer"
+                if answer.limited
+                else "the model made fewer"
+            )
             raise UndecidedError(f"{len(answer.calls)} calls came; {why}")
         return f"{len(answer.calls)} calls in {took:.1f} s"
 
@@ -126,7 +130,7 @@ def several_calls(api: Api, stream: bool, said: str = CALL_BOTH) -> Check:
 
 
 async def is_scripted(target: Target) -> bool:
-    """Whether the model is the one of `serve --demo`, whose every word is known."""
+    """Whether the model is the scripted one of `serve --demo`."""
     answer = await target.ask(CHAT, CHAT.request(GREET, tools=False))
     return answer.text == GREETING
 
@@ -145,7 +149,7 @@ def tool_loop(api: Api, stream: bool) -> Check:
 
 
 async def abort(target: Target) -> str:
-    """lets a client leave in the middle, and serves the next"""
+    """survives a client that disconnects in the middle"""
     request = {"model": target.model, "stream": True, **CHAT.request(TALK, tools=False)}
     async with target.client.stream("POST", f"{target.url}{CHAT.path}", json=request) as response:
         must(response.status_code == 200, f"status {response.status_code}")
@@ -153,10 +157,10 @@ async def abort(target: Target) -> str:
         await anext(chunks)
         await response.aclose()
         with suppress(httpx.HTTPError, httpx.StreamError):
-            async for _ in chunks:  # a closed response lets all of httpx's generators end
+            async for _ in chunks:  # lets httpx's generators end
                 pass
     await text(CHAT, stream=True)(target)
-    return "left after the first bytes"
+    return "disconnected after the first bytes"
 
 
 # -- errors ----------------------------------------------------------------------------------------
@@ -170,12 +174,12 @@ def error(api: Api, body: object, status: int, param: str | None = None) -> Chec
 
 
 def check_error(response: httpx.Response, status: int, param: str | None = None) -> str:
-    must(response.status_code == status, f"status {response.status_code}, and not {status}")
-    told = response.json()["error"]
-    must(told["message"] and told["type"], "the error has no message or type")
-    must(told["param"] == param, f"param is {told['param']}, and not {param}")
+    must(response.status_code == status, f"status {response.status_code}, not {status}")
+    failure = response.json()["error"]
+    must(failure["message"] and failure["type"], "the error has no message or type")
+    must(failure["param"] == param, f"param is {failure['param']}, not {param}")
     must(response.headers.get("x-request-id"), "there is no x-request-id")
-    return str(told["message"])[:60]
+    return str(failure["message"])[:60]
 
 
 async def unknown_route(target: Target) -> str:
@@ -184,7 +188,7 @@ async def unknown_route(target: Target) -> str:
 
 
 async def wrong_key(target: Target) -> str:
-    """refuses a wrong key"""
+    """rejects a wrong key"""
     if "authorization" not in target.client.headers:
         raise UndecidedError("no --key was given")
     wrong = {"authorization": "Bearer wrong"}
@@ -211,7 +215,7 @@ CHECKS: Final[dict[str, Check]] = {
     "models are listed": models,
     **_answers(CHAT),
     **_answers(RESPONSES),
-    "a client leaves, the next is served": abort,
+    "a client disconnects, the next is served": abort,
     "an error: no JSON": error(CHAT, b"{", 400),
     "an error: a wrong field": error(CHAT, {"model": "x", "messages": "hello"}, 400, "messages"),
     "an error: a wrong input": error(RESPONSES, {"model": "x", "input": 7}, 400, "input"),

@@ -1,4 +1,4 @@
-"""The server under test, asked over either API, and what a client understands of its answers."""
+"""A client of the server under test, for both APIs."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import httpx
 import msgspec
 from attrs import evolve, frozen
 
-from pipeline.cli.terminal import frames
 from pipeline.loose_json import Json
+from pipeline.terminal import frames
 
 Body: TypeAlias = dict[str, Any]
 TOOLS: Final[Mapping[str, str]] = {"localSearch": "query", "readNote": "path"}
-"""The tools that the model is offered, and the one string that each of them takes."""
+"""The tools that are offered, with the name of each one's string parameter."""
 ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
 
 
 class WrongError(Exception):
-    """The server did something else than it must."""
+    """The server did not do what it must."""
 
 
 class UndecidedError(Exception):
-    """The model did not play along, so nothing was learnt of the server."""
+    """The model did not do what the check needs, so it has no result."""
 
 
 def must(truth: object, otherwise: str) -> None:
@@ -34,20 +34,20 @@ def must(truth: object, otherwise: str) -> None:
 
 @frozen
 class Answer:
-    """What a client understands of an answer, however it came."""
+    """An answer, from either API, streamed or not."""
 
     text: str
     calls: list[Body]
-    """In the form of a chat, whichever API they came over."""
+    """In the chat's format for both APIs."""
     finish: str | None
     items: tuple[Body, ...] = ()
-    """The output as the Responses API has it; empty for a chat."""
+    """The output items of the Responses API; empty for a chat."""
     limited: bool = False
-    """Whether the server is set to forward fewer calls than the model makes."""
+    """Whether the server is configured to forward fewer calls than the model makes."""
 
 
 class Api(Protocol):
-    """One way to ask, and to read what comes back; WrongError where that is not in order."""
+    """One API: makes requests and reads answers; WrongError if an answer is not valid."""
 
     @property
     def name(self) -> str: ...
@@ -55,12 +55,12 @@ class Api(Protocol):
     @property
     def path(self) -> str: ...
 
-    def request(self, said: str, *, tools: bool) -> Body:
-        """The user's words as a request, without the model."""
+    def request(self, text: str, *, tools: bool) -> Body:
+        """A request with one user message, without the model."""
         ...
 
     def with_outputs(self, request: Body, answer: Answer, output: str) -> Body:
-        """The request that brings the outputs of all calls of an answer."""
+        """The follow-up request with the outputs of all calls of an answer."""
         ...
 
     def read(self, body: Any) -> Answer: ...
@@ -124,17 +124,17 @@ class ChatApi:
     name = "chat"
     path = "/v1/chat/completions"
 
-    def request(self, said: str, *, tools: bool) -> Body:
+    def request(self, text: str, *, tools: bool) -> Body:
         declared = [{"type": "function", "function": _tool(*tool)} for tool in TOOLS.items()]
-        messages = [{"role": "user", "content": said}]
+        messages = [{"role": "user", "content": text}]
         return {"messages": messages, **({"tools": declared} if tools else {})}
 
     def with_outputs(self, request: Body, answer: Answer, output: str) -> Body:
-        said = {"role": "assistant", "content": answer.text or None, "tool_calls": answer.calls}
+        message = {"role": "assistant", "content": answer.text or None, "tool_calls": answer.calls}
         outputs = [
             {"role": "tool", "tool_call_id": call["id"], "content": output} for call in answer.calls
         ]
-        return {**request, "messages": [*request["messages"], said, *outputs]}
+        return {**request, "messages": [*request["messages"], message, *outputs]}
 
     def read(self, body: Any) -> Answer:
         choice = body["choices"][0]
@@ -153,7 +153,7 @@ class ChatApi:
                 text += delta.get("content") or ""
                 calls += delta.get("tool_calls", [])
                 finishes += [choice["finish_reason"]] if choice["finish_reason"] else []
-        must(len(finishes) == 1, f"{len(finishes)} finish reasons came, and one must")
+        must(len(finishes) == 1, f"{len(finishes)} finish reasons came instead of one")
         numbers = [call.pop("index") for call in calls]
         must(numbers == [*range(len(calls))], f"the calls are numbered {numbers}")
         return Answer(text, calls, finishes[0])
@@ -163,14 +163,14 @@ class ChatApi:
 
 
 class ResponsesApi:
-    """`/v1/responses`, of which nothing is kept."""
+    """`/v1/responses`, with store: false."""
 
     name = "responses"
     path = "/v1/responses"
 
-    def request(self, said: str, *, tools: bool) -> Body:
+    def request(self, text: str, *, tools: bool) -> Body:
         declared = [{"type": "function", **_tool(*tool)} for tool in TOOLS.items()]
-        items = [{"type": "message", "role": "user", "content": said}]
+        items = [{"type": "message", "role": "user", "content": text}]
         return {"input": items, "store": False, **({"tools": declared} if tools else {})}
 
     def with_outputs(self, request: Body, answer: Answer, output: str) -> Body:
@@ -201,12 +201,12 @@ class ResponsesApi:
         must(numbers == [*range(len(events))], "the sequence numbers do not count from 0")
         must(kinds[:1] == ["response.created"], "the stream does not begin with response.created")
         ends = [kind for kind in kinds if kind in ENDS]
-        must(len(ends) == 1 and kinds[-1] in ENDS, f"{len(ends)} ends came, and one must, last")
+        must(len(ends) == 1 and kinds[-1] in ENDS, f"{len(ends)} ends came instead of one, last")
         answer = self.read(events[-1]["response"])
         done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
-        must([*answer.items] == done, "the last event's output is not the items before it")
+        must([*answer.items] == done, "the last event's output differs from the items before it")
         deltas = [e["delta"] for e in events if e["type"] == "response.output_text.delta"]
-        must("".join(deltas) == answer.text, "the pieces of text are not the whole text")
+        must("".join(deltas) == answer.text, "the deltas do not add up to the whole text")
         return answer
 
 

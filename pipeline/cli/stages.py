@@ -7,14 +7,14 @@ import inspect
 import sys
 import textwrap
 
-from pipeline.assembly import recipe
 from pipeline.cli.flags import add_settings, flag_of, setting_fields, settings_from, shown
-from pipeline.cli.terminal import Paint
+from pipeline.config import recipe
+from pipeline.terminal import Paint
 
 HELP = "list the stages in order, what each is for, and its settings"
 DESCRIPTION = """\
-List the stages that events pass between the backend and the client, in order, with the settings in
-force. The names are those that `Pipeline.replace`, `insert_after` and `without` take in code."""
+List the stages between the backend and the client, in order, with their current settings.
+`Pipeline.replace`, `insert_after` and `without` take these names in code."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

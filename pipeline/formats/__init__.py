@@ -1,1 +1,1 @@
-"""The shapes that both ends share: calls, images, transcripts, recordings, schemas."""
+"""Formats that several parts share: tool calls, transcripts, recordings, schemas, images."""

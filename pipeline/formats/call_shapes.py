@@ -1,7 +1,7 @@
-"""The shapes in which backends and clients write a tool call, read into fragments.
+"""Tool calls in all the shapes that backends and clients write, read into fragments.
 
-Backends disagree on where the name and the id stand and what the parts are called. This is the one
-place that knows; everything behind it sees `ToolCallFragment`s.
+Backends disagree on field names and nesting. This is the only place that knows all variants;
+everything behind it sees `ToolCallFragment`s.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ _ARGUMENT_KEYS: Final = ("arguments", "input", "args", "parameters")
 
 
 def is_call(part: object) -> bool:
-    """Whether an item or content part is a call, under any of its names."""
+    """Whether an item or content part is a call, of any known type."""
     return text_of(as_json(part).get("type")) in CALL_TYPES
 
 
 def call_name(part: Json) -> str:
-    """The tool's name, wherever it stands."""
+    """The tool's name, from any of the known fields."""
     nested = as_json(part.get("function")).get("name")
     return next((v for v in [*map(part.get, _NAME_KEYS), nested] if isinstance(v, str) and v), "")
 
 
 def call_id(part: Json) -> str:
-    """The id a client must answer to. `call_id` first: in Responses items `id` is another thing."""
+    """The id for the client's output. `call_id` first: in Responses items `id` is another id."""
     ids = (part.get("call_id"), part.get("id"), as_json(part.get("function")).get("id"))
     return next((v for v in ids if isinstance(v, str) and v), "")
 
 
 def call_arguments(part: Json) -> str | None:
-    """The arguments as a string, to the letter where the backend gives one; None if it has none."""
+    """The arguments as a string, unchanged where the backend sends one; None if it has none."""
     function = as_json(part.get("function"))
     for holder in (part, function):
         for key in _ARGUMENT_KEYS:
@@ -50,7 +50,7 @@ def call_arguments(part: Json) -> str | None:
 
 
 def has_unreadable_arguments(part: Json) -> bool:
-    """Whether arguments are given in a form that no call has: neither text, object nor array."""
+    """Whether there are arguments, but neither as text nor as an object or array."""
     holders = (part, as_json(part.get("function")))
     given = [holder[key] for holder in holders for key in _ARGUMENT_KEYS if key in holder]
     return call_arguments(part) is None and any(value is not None for value in given)
@@ -142,7 +142,7 @@ def _finished(payload: Json) -> Iterator[dict[str, Any]]:
 
 
 def _chat_delta(payload: Json) -> Iterator[dict[str, Any]]:
-    """The payload itself, the delta it wraps, and those of its choices."""
+    """Calls in the payload itself, in its delta, and in the deltas of its choices."""
     yield from _increments(payload)
     yield from _increments(as_json(payload.get("delta")))
     for choice in map(as_json, as_list(payload.get("choices"))):
@@ -167,6 +167,6 @@ def _increment(call: Json, key: str) -> dict[str, Any]:
 
 
 def call_key(payload: Json, item: Json) -> str:
-    """The backend's handle for an item: its id, or its place in the output."""
+    """The backend's key for an item: its id, or its index in the output."""
     handle = text_of(payload.get("item_id")) or text_of(item.get("id"))
     return handle or call_id(item) or f"output:{payload.get('output_index', 0)}"

@@ -6,7 +6,7 @@ from pipeline.loose_json import as_json, as_list, is_json, text_of
 
 
 def content_text(content: object) -> str:
-    """All text of a content, which is a string or an array of parts."""
+    """All text of a content field, which is a string or an array of parts."""
     if isinstance(content, str):
         return content
     if is_json(content):  # the older form of a failed tool's output: {content, success}

@@ -1,4 +1,4 @@
-"""Tools that take free text, as the functions of one string that a backend knows them as."""
+"""Custom tools take free text; backends know them as functions of one string."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def to_arguments(text: str) -> str:
 
 
 def to_text(arguments: str) -> str:
-    """A function's arguments as the free text in them; what holds none is the text itself."""
+    """The free text in a function's arguments; arguments of another form are the text."""
     try:
         text = as_json(msgspec.json.decode(arguments)).get("input")
     except (msgspec.DecodeError, RecursionError):

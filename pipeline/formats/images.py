@@ -1,4 +1,4 @@
-"""What a picture must be to reach a model: an address, or a file that is what it says it is."""
+"""Which images can be sent to a model: a URL, or a data URL whose bytes match its type."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _SIGNATURES: Final = {
 
 
 def image_problem(url: str) -> str | None:
-    """What is wrong with a picture, if anything; addresses are the backend's to fetch."""
+    """What is wrong with an image, or None; http(s) URLs are left to the backend."""
     if url.startswith(("http://", "https://")):
         return None
     found = _DATA_URL.fullmatch(url)
     if found is None:
-        return "is neither a http(s) address nor a data URL such as data:image/png;base64,…"
+        return "is neither an http(s) URL nor a data URL such as data:image/png;base64,…"
     signature = _SIGNATURES.get(found[1].lower())
     if signature is None:
-        return f"is of type {found[1]:.80}; PNG, JPEG, GIF and WebP are understood"
+        return f"is of type {found[1]:.80}; it must be PNG, JPEG, GIF or WebP"
     try:
         start = base64.b64decode(found[2], validate=True)
     except (binascii.Error, ValueError):

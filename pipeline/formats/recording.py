@@ -1,16 +1,16 @@
-"""The first line of a recorded turn: where it comes from and what it answers.
+"""The header line of a recorded turn: where it comes from and which request it answers.
 
     {"recording": {"version": 1, "time": 1794793968.2, "request_id": "req_…", "backend": "codex…",
                    "response_ends": "told", "raw_items": true, "continued": false,
                    "response_open": false, "request": {…}}}
 
-`time` is when the turn began, in seconds since 1970. `response_ends` is what the backend was known
-to tell then, `raw_items` whether calls come as raw items beside the requests to run them,
-`continued` whether the turn was under way already, and `response_open` whether the response before
-it had not ended: so replay decides as it was decided live. `request` is the turn that was asked
-for, in the fields of `pipeline.turn.Turn`.
-Each line behind it is `{"at": seconds, "message": {…}}`. Where a silence ended the answer, the last
-message says so: `{"method": "recording/cut"}`.
+`time` is when the turn began, in seconds since 1970. `response_ends` is what the backend was then
+known to report, `raw_items` whether calls come as raw items beside the requests to run them,
+`continued` whether the turn was already running, and `response_open` whether the response before
+it had not ended: replay needs these to decide as the live turn did. `request` is the requested
+turn, in the fields of `pipeline.turn.Turn`.
+Each following line is `{"at": seconds, "message": {…}}`. If a timeout ended the answer, the last
+message is `{"method": "recording/cut"}`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from pipeline.turn import NamedTool, ToolChoice, Turn
 VERSION: Final = 1
 HEADER: Final = "recording"
 CUT: Final = "recording/cut"
-"""The method of the last message of an answer that was cut off before its backend was done."""
+"""The method of the last message when the answer was cut off before its backend was done."""
 
 
 @frozen
 class Header:
-    """What is known of a recorded turn beside its messages."""
+    """What is known of a recorded turn besides its messages."""
 
     version: int = VERSION
     time: float = 0.0
@@ -81,12 +81,12 @@ def _tool_choice(value: Any, _: object) -> ToolChoice:
     for choice in ("auto", "none", "required"):
         if value == choice:
             return choice
-    raise ValueError(f"tool_choice {value!r:.40} is none that there is")
+    raise ValueError(f"tool_choice {value!r:.40} is not auto, none, required or a name")
 
 
 def _literal(value: Any, kind: Any) -> Any:
     if value not in kind.__args__:
-        raise ValueError(f"{value!r:.40} is none of {', '.join(map(repr, kind.__args__))}")
+        raise ValueError(f"{value!r:.40} is not one of {', '.join(map(repr, kind.__args__))}")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Whether a JSON schema is in the subset that OpenAI takes as strict, and where it is not."""
+"""Checks whether a JSON schema is in the subset that OpenAI accepts as strict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeline.loose_json import Json, as_json, as_list, is_json, is_list
 
 Path: TypeAlias = tuple[str, ...]
 Problem: TypeAlias = tuple[str, str]
-"""The keyword that is wrong or missing, and words that follow the place."""
+"""The keyword that is wrong or missing, and a message to put behind its path."""
 
 UNSUPPORTED: Final = frozenset(
     {
@@ -31,20 +31,20 @@ FORMATS: Final = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
 )
 DEEPEST: Final = 10
-"""How many objects and arrays may be within each other, the root included."""
+"""The most levels of nested objects and arrays, the root included."""
 MOST_PROPERTIES: Final = 5_000
 MOST_ENUM_VALUES: Final = 1_000
 LARGE_ENUM: Final = 250
 LONGEST_LARGE_ENUM: Final = 15_000
 LONGEST_NAMES: Final = 120_000
-"""How many characters the names and fixed values of a schema may have together."""
+"""The most characters that the names and fixed values of a schema may have together."""
 MOST_PARTS: Final = 20_000
-"""How many schemas within a schema are looked at: a limit of our own, since clients wait for it."""
+"""The most subschemas to check: a limit of this server, because the client waits meanwhile."""
 
 
 @frozen
 class Violation:
-    """The first place where a schema leaves the subset, and what is wrong there."""
+    """The first part of a schema that is not in the subset, and why."""
 
     path: Path
     keyword: str
@@ -52,14 +52,14 @@ class Violation:
 
     @property
     def place(self) -> str:
-        """Where it is, in words: `$defs.Step.properties.x`, or `the root`."""
+        """The path for messages: `$defs.Step.properties.x`, or `the root`."""
         return ".".join(self.path) or "the root"
 
 
 def first_violation(schema: Json) -> Violation | None:
-    """What keeps a schema out of the strict subset; None if it is in it.
+    """Why a schema is not in the strict subset; None if it is.
 
-    No part is visited twice, however parts refer to each other.
+    Each part is visited once, whatever the references between parts.
     """
     return _root_violation(schema) or _Check(schema).first()
 
@@ -74,7 +74,7 @@ def _root_violation(schema: Json) -> Violation | None:
 
 @frozen
 class _Part:
-    """A schema within the schema; `level` counts the objects and arrays around it, and itself."""
+    """A subschema; `level` counts the objects and arrays around it, and itself."""
 
     path: Path
     node: object
@@ -82,9 +82,9 @@ class _Part:
 
 
 class _Check:
-    """Visits every schema within a schema once, in the order of the document.
+    """Visits every subschema once, in document order.
 
-    What only references lead to comes last. It starts a level of its own, since a schema that
+    Parts that only a reference leads to come last and start at level one, because a schema that
     contains itself has no depth.
     """
 
@@ -140,15 +140,15 @@ class _Check:
     def _reference_problem(self, node: Json) -> Problem | None:
         if len(node) > 1:
             other = next(keyword for keyword in node if keyword != "$ref")
-            return "$ref", f"$ref must stand alone, without {other:.80}"
+            return "$ref", f"$ref must be the only keyword, without {other:.80}"
         target = _target(self._root, node["$ref"])
         if target is None:
-            return "$ref", "$ref must lead to a part of this schema, as in #/$defs/Name"
+            return "$ref", "$ref must point to a part of this schema, as in #/$defs/Name"
         self._todo.appendleft(target)
         return None
 
     def _excess(self, node: Json) -> Problem | None:
-        """What is too much, with this one added to those before it."""
+        """Which limit this part exceeds, counted together with those before it."""
         properties = as_json(node.get("properties"))
         enum = as_list(node.get("enum"))
         self._properties += len(properties)
@@ -181,16 +181,16 @@ def _object_problem(node: Json) -> Problem | None:
     listed = {name for name in required if isinstance(name, str)}
     for name in properties:
         if name not in listed:
-            return "required", f"required must list every property, and lacks {name!r:.80}"
+            return "required", f"required must list every property, but {name!r:.80} is missing"
     for name in required:
         if not isinstance(name, str) or name not in properties:
-            return "required", f"required lists {name!r:.80}, which is no property"
+            return "required", f"required lists {name!r:.80}, which is not a property"
     return None
 
 
 def _value_problem(node: Json, declared: list[Any]) -> Problem | None:
     if "array" in declared and not is_json(node.get("items")):
-        return "items", "an array must say in items what it holds"
+        return "items", "an array must define its items"
     if "anyOf" in node and not as_list(node["anyOf"]):
         return "anyOf", "anyOf must be an array of schemas"
     if "enum" in node and not as_list(node["enum"]):
@@ -214,7 +214,7 @@ def _parts(path: Path, node: Json, level: int) -> Iterator[_Part]:
 
 
 def _target(root: Json, reference: object) -> _Part | None:
-    """The part of the schema that a reference leads to."""
+    """The part of the schema that a reference points to."""
     if not isinstance(reference, str) or (reference != "#" and not reference.startswith("#/")):
         return None
     steps = [step.replace("~1", "/").replace("~0", "~") for step in unquote(reference).split("/")]

@@ -1,4 +1,4 @@
-"""Transcripts: what a backend wrote, line by line, as JSON lines or as server-sent events."""
+"""Transcripts: the messages of a backend, as JSON lines or as server-sent events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _decode: Final = msgspec.json.Decoder().decode
 
 
 class Record(NamedTuple):
-    """One message of a transcript: where it stood, when it was written, and what it was."""
+    """One message of a transcript: its line, its time and its content."""
 
     line: int
     message: Any
@@ -28,9 +28,9 @@ class Record(NamedTuple):
 
 
 def read_records(lines: Iterable[bytes]) -> Iterator[Record]:
-    """Every message of a transcript, and every line that should have been one.
+    """Every message of a transcript, and every unreadable line.
 
-    Understood are JSON lines as the app-server writes them (their time is `emittedAtMs`, where
+    Accepts JSON lines as the app-server writes them (their time is `emittedAtMs`, where
     they have it), recorded ones of the form `{"at": seconds, "message": {…}}`, and SSE.
     """
     data: list[bytes] = []
@@ -41,7 +41,7 @@ def read_records(lines: Iterable[bytes]) -> Iterator[Record]:
             continue
         line = raw.strip(b"\r\n\t \xef\xbb\xbf")
         if line.startswith(b"data:"):
-            if data and _is_whole(data):  # some write no blank line between events
+            if data and _is_whole(data):  # some backends write no blank line between events
                 yield _record(number - 1, b"\n".join(data))
                 data.clear()
             data.append(line[5:].strip())
@@ -64,9 +64,9 @@ def _is_whole(data: list[bytes]) -> bool:
 
 
 def bounded_lines(file: BinaryIO) -> Iterator[bytes]:
-    """A file's lines, of which none takes more memory than the longest allowed one.
+    """A file's lines, each cut to the longest allowed length.
 
-    The rest of a longer line is passed over; ValueError if it never ends.
+    The rest of a longer line is skipped; ValueError if it never ends.
     """
     while line := file.readline(LONGEST_LINE + 1):
         if len(line) > LONGEST_LINE and not line.endswith(b"\n"):
@@ -96,7 +96,7 @@ def _record(number: int, line: bytes) -> Record:
 
 
 def _seconds(value: object, unit: float) -> float | None:
-    """A time in seconds; None for what cannot be one."""
+    """A time in seconds; None for anything that is not a time."""
     try:
         seconds = value * unit if isinstance(value, _NUMBER) else inf
     except OverflowError:
@@ -105,7 +105,7 @@ def _seconds(value: object, unit: float) -> float | None:
 
 
 def parse_line(line: bytes) -> Any:
-    """One JSON value. Text that is no Unicode is mended rather than lost; else ValueError."""
+    """One JSON value. Invalid Unicode is replaced; other errors raise ValueError."""
     try:
         return _decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""The `<use_tool>` and `<tool_call>` dialects: reading and writing one block of text."""
+"""Reads and writes tool calls in text: `<use_tool>` and `<tool_call>` blocks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ FindTool: TypeAlias = Callable[[str], Tool | None]
 
 @frozen
 class WrittenCall:
-    """A call read from text: a name, and arguments as one JSON string."""
+    """A call read from text: its name, and its arguments as one JSON string."""
 
     name: str
     arguments: str
     call_id: str = ""
-    """The id that the model wrote, usable or not; empty where it wrote none."""
+    """The id as the model wrote it, valid or not; empty if it wrote none."""
 
 
 _OPENING: Final = re.compile(
@@ -42,7 +42,7 @@ def read_use_tool(block: str, find_tool: FindTool = lambda _: None) -> WrittenCa
     """Read one whole `<use_tool>` block; None when it is malformed.
 
     The name is a `<name>` element or a `name` attribute; the arguments are elements, an `<args>`
-    element with JSON, or a JSON body. Values are taken as they stand: nothing is unescaped or
+    element with JSON, or a JSON body. Values are taken unchanged: nothing is unescaped or
     trimmed, because models write raw text there.
     """
     opening = _OPENING.match(block)
@@ -66,13 +66,13 @@ def read_use_tool(block: str, find_tool: FindTool = lambda _: None) -> WrittenCa
     for tag, value in elements:
         if tag == "name" and not name:
             name = value.strip()
-        else:  # a tool may have a parameter that is called name, too
+        else:  # a tool may also have a parameter called name
             values[tag] = value
     return _call(name, values, find_tool)
 
 
 def _read_elements(body: str) -> list[tuple[str, str]] | None:
-    """Read `<tag>value</tag>` after `<tag>value</tag>`; only white space may stand between."""
+    """Read a sequence of `<tag>value</tag>`; only white space may stand between them."""
     elements: list[tuple[str, str]] = []
     position = 0
     while (element := _ELEMENT.match(body, position)) is not None:
@@ -92,7 +92,7 @@ def _read_json_body(name: str, body: str) -> WrittenCall | None:
 
 
 def use_tool_goes_on(block: str) -> bool:
-    """Whether the closing tag at the block's end stands inside a value that is not closed yet."""
+    """Whether the closing tag at the end is inside a value that is not closed yet."""
     opening = _OPENING.match(block)
     if opening is None:
         return False
@@ -119,10 +119,10 @@ def read_sentinel(block: str, _: FindTool = lambda _: None) -> WrittenCall | Non
 
 
 def read_json_call(text: str) -> WrittenCall | None:
-    """Read `{"name": …, "arguments": …}`, the arguments kept to the letter.
+    """Read `{"name": …, "arguments": …}`, the arguments unchanged.
 
-    Arguments written as a string are that string; written as an object, they are the very
-    characters of the object, so that `1.0` stays `1.0`.
+    Arguments written as a string are that string; written as an object, they are the exact
+    source text of the object, so that `1.0` stays `1.0`.
     """
     fields = _fields(text)
     if fields is None:
@@ -157,7 +157,7 @@ def _call(name: str, values: dict[str, str], find_tool: FindTool) -> WrittenCall
 
 
 def _json_value(tool: Tool | None, key: str, text: str) -> str:
-    """A parameter's text as JSON. The tool's schema decides; where it is silent, brackets do."""
+    """A parameter's text as JSON, by the type in the tool's schema, or else by its brackets."""
     types = tool.parameter_types(key) if tool else frozenset[str]()
     stripped = text.strip()
     if types == frozenset({"string"}):
@@ -190,7 +190,7 @@ def _is_scalar(text: str, types: frozenset[str]) -> bool:
 
 
 def _fields(text: str) -> dict[str, str] | None:
-    """The members of a JSON object, each as the very text it was written in."""
+    """The members of a JSON object, each as its source text."""
     try:
         raw = msgspec.json.decode(text.encode(), type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
@@ -220,13 +220,13 @@ def _quote(text: str) -> str:
 
 
 def write_use_tool(name: str, arguments: str) -> str:
-    """Write a call as the block that Obsidian Copilot, up to 3.1.5, reads back.
+    """Write a call as the block that Obsidian Copilot, up to 3.1.5, can read.
 
-    Its parser unescapes nothing and takes `[…]` and `{…}` for JSON, but only where no `<` is in
-    sight. So strings go out raw, and arrays and objects with their angle brackets as \\u escapes:
-    those are read back exactly, and so is every string that the parser can express. It trims
-    strings, and takes pairs of tags and bracketed text in them for structure; nothing prevents
-    that, and the raw text comes nearest.
+    Its parser unescapes nothing and reads `[…]` and `{…}` as JSON, but only if they contain no `<`.
+    So strings are written raw, and arrays and objects with angle brackets as \\u escapes:
+    these are read back exactly, and so is every string that the parser can express. It trims
+    strings, and reads pairs of tags and bracketed text in them as structure, which no escaping
+    prevents; the raw text comes closest.
     """
     fields = _fields(arguments)
     if fields is None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from quart import Response, request
 
-from pipeline.serve.exchange import Exchange
+from pipeline.serve.observe.exchange import Exchange
 
 _encode: Final = msgspec.json.Encoder().encode
 

@@ -1,4 +1,4 @@
-"""A request's body: read in time, unpacked within bounds, and decoded strictly."""
+"""The request body: read within a time limit, decompressed within a size limit, parsed strictly."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import msgspec
 import trio
 import zstandard
 
-from pipeline.errors import Failure, ProxyError
+from pipeline.errors import ProxyError, rejection
 
 MIB: Final = 1024 * 1024
 LARGEST_WINDOW: Final = 8 * MIB
-"""What a zstd frame may ask us to keep; the format's own recommendation."""
+"""The largest window of a zstd frame, as the format recommends."""
 DRAINED: Final = 4
-"""A body that is too large is read on for so many times the limit: a client that is cut off in the
-middle of sending never reads why."""
+"""Up to this many times the limit, a body that is too large is read and dropped: a client whose
+upload is cut off would never read the error."""
 MOST_MEMBERS: Final = 64
-"""Each member of a gzip body costs a copy of what follows it."""
+"""Each member of a gzip body costs a copy of the rest."""
 _decode: Final = msgspec.json.Decoder().decode
 
 
 async def read_json(
     chunks: AsyncIterable[bytes], encoding: str, *, limit: int, seconds: float
 ) -> Any:
-    """The JSON value in a body. ProxyError names what was wrong with it."""
+    """The JSON value of a body. ProxyError says what is wrong with it."""
     data = b""
     with trio.move_on_after(seconds) as reading:
         data = await _read(chunks, limit)
     if reading.cancelled_caught:
-        raise _refusal(400, f"the body did not arrive within {seconds:g} s")
+        raise rejection(f"the body did not arrive within {seconds:g} s")
     return parse(unpack(data, encoding, limit))
 
 
@@ -51,7 +51,7 @@ async def _read(chunks: AsyncIterable[bytes], limit: int) -> bytes:
 
 
 def unpack(data: bytes, encoding: str, limit: int) -> bytes:
-    """The body as it was before its content-encoding, or an error once it exceeds the limit."""
+    """The decompressed body; ProxyError as soon as it exceeds the limit."""
     match encoding.strip().lower():
         case "" | "identity":
             return data
@@ -60,10 +60,10 @@ def unpack(data: bytes, encoding: str, limit: int) -> bytes:
         case "zstd":
             unpacked = _unzstd(data, limit)
         case other:
-            raise _refusal(
-                415,
-                f"content-encoding {other!r} is not understood; send zstd, gzip or none",
-                "unsupported_media_type",
+            raise rejection(
+                f"content-encoding {other!r} is not supported; send zstd, gzip or none",
+                status=415,
+                code="unsupported_media_type",
             )
     if len(unpacked) > limit:
         raise too_large(limit)
@@ -79,13 +79,13 @@ def _gunzip(data: bytes, limit: int) -> bytes:
         try:
             unpacked += member.decompress(data, limit + 1 - len(unpacked))
         except zlib.error as error:
-            raise _refusal(400, f"the body is not gzip: {error}") from None
+            raise rejection(f"the body is not gzip: {error}") from None
         if len(unpacked) > limit:
             return unpacked
         if not member.eof:
-            raise _refusal(400, "the body is not gzip: it ends in the middle")
+            raise rejection("the body is not gzip: it ends in the middle")
         data = member.unused_data
-    raise _refusal(400, f"the body has more than {MOST_MEMBERS} gzip members; send one")
+    raise rejection(f"the body has more than {MOST_MEMBERS} gzip members; send one")
 
 
 def _unzstd(data: bytes, limit: int) -> bytes:
@@ -94,26 +94,22 @@ def _unzstd(data: bytes, limit: int) -> bytes:
         with unpacker.stream_reader(io.BytesIO(data), read_across_frames=True) as reader:
             return reader.read(limit + 1)
     except zstandard.ZstdError as error:
-        raise _refusal(400, f"the body is not zstd: {error}") from None
+        raise rejection(f"the body is not zstd: {error}") from None
 
 
 def parse(data: bytes) -> Any:
-    """Decode JSON; what JSON does not allow, NaN and half surrogate pairs included, is an error."""
+    """Parse JSON strictly: NaN and half surrogate pairs are errors."""
     try:
         return _decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise _refusal(400, f"the body is not JSON: {error}") from None
+        raise rejection(f"the body is not JSON: {error}") from None
     except RecursionError:
-        raise _refusal(400, "the body is nested too deeply; send something flatter") from None
+        raise rejection("the body is nested too deeply; send something flatter") from None
 
 
 def too_large(limit: int) -> ProxyError:
-    return _refusal(
-        413,
+    return rejection(
         f"the body is larger than {limit / MIB:g} MiB; send less, or raise PROXY_BODY_LIMIT_MB",
-        "request_too_large",
+        status=413,
+        code="request_too_large",
     )
-
-
-def _refusal(status: int, message: str, code: str = "invalid_request_error") -> ProxyError:
-    return ProxyError(Failure(message, status=status, type="invalid_request_error", code=code))

@@ -1,41 +1,47 @@
-"""The whole server, from its settings to its last byte."""
+"""Starts and stops the whole server."""
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 import trio
 from attrs import frozen
 
-from pipeline.assembly import Settings
-from pipeline.chain import Pipeline
+from pipeline.config import Settings
 from pipeline.errors import only_member
-from pipeline.serve.app import Remembers, Server, create_app
-from pipeline.serve.auth import Keys, check_exposure
-from pipeline.serve.door import Door, open_door
+from pipeline.recipe import Pipeline
+from pipeline.serve.access.auth import Keys, check_exposure
+from pipeline.serve.app import create_app
+from pipeline.serve.backends import ServerBackend, open_backend
 from pipeline.serve.http.listening import Listening, bind
-from pipeline.serve.peers import ALONE, Peers
-from pipeline.serve.sealed import Sealed
-from pipeline.serve.websocket import PATH
-from pipeline.store.seal import Seal
-from pipeline.store.sqlite import IN_MEMORY, Bounds, open_store
+from pipeline.serve.memory.peers import ALONE, Peers
+from pipeline.serve.memory.seal import Seal
+from pipeline.serve.memory.sealed import Sealed
+from pipeline.serve.memory.sqlite import IN_MEMORY, StoreLimits, open_store
+from pipeline.serve.routes.websocket import PATH
+from pipeline.serve.server import Remembers, Server
+
+OBJECTS_BETWEEN_COLLECTIONS: Final = 20_000
+"""A request makes a few hundred objects and leaves hardly any behind."""
 
 
 @frozen
 class Running:
-    """A server that listens."""
+    """A running server."""
 
     url: str
-    """Where it is, without the /v1."""
+    """Its URL, without /v1."""
     server: Server
 
     @property
     def backend(self) -> str:
-        """What runs the turns, for people."""
-        return self.server.door.name
+        """The backend's name, for people."""
+        return self.server.backend.name
 
 
 @asynccontextmanager
@@ -43,13 +49,13 @@ async def serving(
     settings: Settings,
     recipe: Pipeline | None = None,
     *,
-    door: Door | None = None,
+    backend: ServerBackend | None = None,
     demo: bool = False,
     peers: Peers = ALONE,
 ) -> AsyncGenerator[Running]:
-    """Serve until the block is left; then running answers may finish within their grace.
+    """Serve until the block is left; then running answers get a grace period to finish.
 
-    Without a door, the backend of the settings is opened; UsageError says why that cannot be.
+    By default the backend of the settings is started; UsageError says why that is not possible.
     """
     sockets = list(peers.listeners)
     if not sockets:
@@ -58,18 +64,18 @@ async def serving(
     async with AsyncExitStack() as stack:
         for listener in sockets:
             stack.enter_context(listener)
-        if door is None:
-            door = await stack.enter_async_context(open_door(settings, demo=demo))
-            await door.check_login()
-        place = place_of_store(settings, demo=demo)
-        kept = Bounds(settings.store_mb, settings.store_days * 86_400)
-        store = await stack.enter_async_context(open_store(place, kept))
-        sealed = Sealed(_seal(settings, place))
+        if backend is None:
+            backend = await stack.enter_async_context(open_backend(settings, demo=demo))
+            await backend.check_login()
+        path = store_path(settings, demo=demo)
+        limits = StoreLimits(settings.store_mb, settings.store_days * 86_400)
+        store = await stack.enter_async_context(open_store(path, limits))
+        sealed = Sealed(_seal(settings, path))
         stop = trio.Event()
         try:
             async with trio.open_nursery() as jobs:
                 remembers = Remembers(store, sealed, jobs, peers)
-                server = create_app(settings, recipe, door, remembers)
+                server = create_app(settings, recipe, backend, remembers)
                 async with trio.open_nursery() as nursery:
                     listening = Listening(server, settings, PATH)
                     await nursery.start(listening.run, sockets, stop.wait)
@@ -80,21 +86,31 @@ async def serving(
             raise only_member(group) from None
 
 
+def collect_garbage_less_often() -> None:
+    """Leave out of the collector what exists now, and let it run more rarely.
+
+    A full collection stops every stream for milliseconds while thousands of them are open.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS, 20, 20)
+
+
 def url_of(host: str, sockets: list[socket.socket]) -> str:
-    """Where a server is that listens on these."""
+    """The URL of a server that listens on these sockets."""
     port = sockets[0].getsockname()[1]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def place_of_store(settings: Settings, *, demo: bool) -> str:
-    """Where responses are kept: a demonstration leaves what is usually kept alone."""
+def store_path(settings: Settings, *, demo: bool) -> str:
+    """Where responses are stored: `--demo` does not touch the default file."""
     return IN_MEMORY if demo and settings.store == Settings().store else settings.store
 
 
-def _seal(settings: Settings, place: str) -> Seal:
-    """What is sealed can be opened as long as what is stored can be found."""
+def _seal(settings: Settings, path: str) -> Seal:
+    """The seal for compactions; by default its key lasts as long as the store."""
     if settings.seal_key_file:
         return Seal.from_file(settings.seal_key_file)
-    if place == IN_MEMORY:
-        return Seal.for_now()
-    return Seal.from_file(str(Path(place).expanduser().with_name("seal.key")))
+    if path == IN_MEMORY:
+        return Seal.temporary()
+    return Seal.from_file(str(Path(path).expanduser().with_name("seal.key")))

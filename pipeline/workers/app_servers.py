@@ -9,8 +9,8 @@ import trio
 from attrs import evolve
 
 from pipeline.workers.ipc import Connection, connect
-from sources.app_server.process.backend import hides_mcp
 from sources.app_server.process.options import BackendOptions
+from sources.app_server.process.pool import hides_mcp
 from sources.app_server.process.supervisor import AppServer
 from sources.app_server.protocol.client import AppServerClient
 from sources.app_server.transport.listening_child import ListeningChild
@@ -18,14 +18,14 @@ from sources.app_server.transport.transport import Transport, TransportClosedErr
 from sources.app_server.transport.websocket import WebSocketTransport
 
 NAME: Final = "codex app-server"
-"""Told in errors, because the path of its socket is private."""
+"""The name in error messages, because the path of its socket is private."""
 
 
 async def lease(server: AppServer, connection: Connection) -> object:
-    """Tell a worker where an app-server listens, or why it could not be started.
+    """Send a worker the address of an app-server, or why it could not be started.
 
-    Until the worker closes the connection, this process is not stopped, even if it is replaced.
-    The worker is told when it is, and tells of each turn that it begins.
+    The app-server is kept running until the worker closes the connection, even if it is replaced.
+    The worker gets a message when it is replaced, and sends one for each turn that it starts.
     """
     if server.leading is None:
         await server.until_changed()
@@ -37,7 +37,7 @@ async def lease(server: AppServer, connection: Connection) -> object:
     try:
         await connection.send({"address": child.address})
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_tell_when_replaced, server, client, connection)
+            nursery.start_soon(_notify_when_replaced, server, client, connection)
             while await connection.receive() is not None:
                 server.turn_begins()
             nursery.cancel_scope.cancel()
@@ -46,7 +46,7 @@ async def lease(server: AppServer, connection: Connection) -> object:
     return None
 
 
-async def _tell_when_replaced(
+async def _notify_when_replaced(
     server: AppServer, client: AppServerClient, connection: Connection
 ) -> None:
     while server.leading is None or server.leading[0] is client:
@@ -67,11 +67,11 @@ def leased_app_server(supervisor: Path, number: int, options: BackendOptions) ->
         return await WebSocketTransport.connect(nursery, address, name=NAME)
 
     async def hold(task_status: trio.TaskStatus[str]) -> None:
-        """Hold a lease as long as the connection's nursery runs."""
+        """Hold a lease while the connection's nursery runs."""
         nonlocal newest
         async with connect(supervisor) as connection:
             await connection.send({"kind": "lease", "server": number})
-            reply = await connection.receive() or {"reason": "the server is being stopped"}
+            reply = await connection.receive() or {"reason": "the server is stopping"}
             if "address" not in reply:
                 raise TransportClosedError(reply["reason"], reply.get("last_words", ""))
             newest = connection
@@ -84,7 +84,7 @@ def leased_app_server(supervisor: Path, number: int, options: BackendOptions) ->
         name=NAME,
         connect=connect_to_it,
         workspace=str(options.workspace),
-        # The supervisor makes the pauses: it replies when the app-server runs again.
+        # The supervisor waits between restarts: it replies when the app-server runs again.
         patience=evolve(options.patience, longest_pause=options.patience.first_pause),
         sees_files=options.view_image,
         hides_mcp=hides_mcp(options, ours=True),

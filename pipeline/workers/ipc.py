@@ -30,7 +30,7 @@ class Connection:
         await self._stream.send_all(json.dumps(message).encode() + b"\n")
 
     def send_now(self, message: object) -> None:
-        """Send a short message, or nothing if that would take waiting."""
+        """Send a short message, or drop it if it cannot be sent at once."""
         with suppress(OSError):
             os.write(self._stream.socket.fileno(), json.dumps(message).encode() + b"\n")
 
@@ -48,7 +48,7 @@ class Connection:
 
 
 Handler: TypeAlias = Callable[[Connection, Json], Awaitable[object]]
-"""Takes a connection with its first message; what it returns is the reply."""
+"""Takes a connection and its first message; the result is the reply."""
 
 
 @asynccontextmanager
@@ -58,7 +58,7 @@ async def connect(path: Path) -> AsyncGenerator[Connection]:
 
 
 async def request(path: Path, message: Json, seconds: float = inf) -> Any:
-    """The reply; None if it takes too long. OSError if no process listens there."""
+    """Send a request; None if the reply takes too long. OSError if no process listens."""
     with trio.move_on_after(seconds):
         async with connect(path) as connection:
             await connection.send(message)
@@ -67,7 +67,7 @@ async def request(path: Path, message: Json, seconds: float = inf) -> Any:
 
 
 async def serve(path: Path, handle: Handler, *, task_status: trio.TaskStatus[Any]) -> None:
-    """Listen, and let the handler answer."""
+    """Listen, and reply with the handler's results."""
 
     async def connected(stream: trio.SocketStream) -> None:
         connection = Connection(stream)
@@ -77,14 +77,14 @@ async def serve(path: Path, handle: Handler, *, task_status: trio.TaskStatus[Any
             except* trio.BrokenResourceError:
                 pass  # the other process does not wait for a reply
             except* Exception:  # noqa: BLE001  # one bad message must not end the process
-                _log.exception("a message from another process was not handled")
+                _log.exception("a message from another process could not be handled")
 
     with trio.socket.socket(trio.socket.AF_UNIX) as listener:
         try:
-            await trio.Path(path).unlink(missing_ok=True)  # of a process that was killed
+            await trio.Path(path).unlink(missing_ok=True)  # left by a process that was killed
             await listener.bind(str(path))
         except OSError as error:
-            problem = f"{path} cannot be listened on: {error}"
+            problem = f"cannot listen on {path}: {error}"
             raise UsageError(f"{problem}; set TMPDIR to another folder, such as /tmp") from None
         listener.listen()
         sockets = [trio.SocketListener(listener)]

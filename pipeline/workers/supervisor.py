@@ -19,28 +19,28 @@ import structlog
 import trio
 from attrs import evolve, frozen
 
-from pipeline.assembly import Settings
+from pipeline.config import Settings
 from pipeline.errors import UsageError, only_member
 from pipeline.loose_json import Json
-from pipeline.serve.auth import Keys, check_exposure
-from pipeline.serve.door import choose_codex
+from pipeline.serve.access.auth import Keys, check_exposure
+from pipeline.serve.backends import choose_codex
 from pipeline.serve.http.listening import LAST_WORDS, bind
-from pipeline.serve.metrics import backend_exposition
-from pipeline.serve.peers import SUPERVISOR, Peers
-from pipeline.serve.running import place_of_store, url_of
-from pipeline.store.sqlite import IN_MEMORY, WAIT_FOR_LOCK, prepare_store
+from pipeline.serve.memory.peers import SUPERVISOR, Peers
+from pipeline.serve.memory.sqlite import IN_MEMORY, WAIT_FOR_LOCK, prepare_store
+from pipeline.serve.observe.metrics import backend_exposition
+from pipeline.serve.running import store_path, url_of
 from pipeline.workers import ipc
 from pipeline.workers.app_servers import lease
 from pipeline.workers.worker import UNUSABLE, WorkerConfig
-from sources.app_server.process.backend import open_children
 from sources.app_server.process.patience import Patience, Pauses
+from sources.app_server.process.pool import open_children
 from sources.app_server.process.supervisor import AppServer
 
 COMMAND: Final = (sys.executable, "-m", "pipeline.workers.worker")
 PREFIX: Final = "codex-sluice-"
 MEMORY: Final = "/dev/shm"  # noqa: S108
 GRACE: Final = 3.0
-"""How many seconds a worker may take to end at once before it is killed."""
+"""Seconds that a worker may take to exit before it is killed."""
 DIVIDED: Final = (
     "concurrency",
     "concurrency_per_key",
@@ -63,20 +63,20 @@ class Supervisor:
     """Keeps workers running until they are stopped."""
 
     def __init__(self, config: WorkerConfig, servers: Sequence[AppServer]) -> None:
-        """`config` is that of every worker, but for its number."""
+        """`config` is the same for every worker except its number."""
         self._config = config
         self._servers = servers
         self._counters: Counter[str] = Counter()
         self._processes: dict[int, trio.Process] = {}
         self._problems: dict[int, str] = {}
-        """Why a worker could not serve, as it told itself."""
+        """Why a worker could not serve, as it reported."""
         numbers = range(1, config.settings.workers + 1)
         self._ready = {number: trio.Event() for number in numbers}
-        """Set for each worker that has served."""
+        """Set once the worker is ready."""
         self._stopping = trio.Event()
 
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
-        """Started when all workers serve; ends when all have been stopped."""
+        """Started when all workers are ready; ends when all have been stopped."""
         socket = Peers(SUPERVISOR, Path(self._config.folder)).socket
         async with trio.open_nursery() as messages:
             await messages.start(ipc.serve, socket, self._handle)
@@ -89,26 +89,26 @@ class Supervisor:
             messages.cancel_scope.cancel()
 
     def stop(self) -> None:
-        """Have each worker finish its running requests and end."""
+        """Let each worker finish its running requests and exit."""
         self._stopping.set()
         for process in self._processes.values():
             process.terminate()
 
     async def _keep_running(self, number: int) -> None:
-        """Run a process, and another one when it ends; UsageError if the first never served."""
+        """Run a process and restart it when it exits; UsageError if it was never ready."""
         pauses = Pauses(Patience())
         while not self._stopping.is_set():
             status = await self._run_process(number)
             if self._stopping.is_set():
                 return
-            problem, ended = self._problems.pop(number, ""), f"ended with status {status}"
+            problem, ended = self._problems.pop(number, ""), f"exited with status {status}"
             if not self._ready[number].is_set():
-                died = f"a worker {ended} before it could serve; see its output above"
+                died = f"a worker {ended} before it was ready; see its output above"
                 raise UsageError(problem or died)
             pause = pauses.next()
             self._counters["worker restarts"] += 1
             _log.error(
-                "a worker ended and will be started again",
+                "a worker exited and will be restarted",
                 worker=number,
                 reason=problem or f"it {ended}",
                 pause=round(pause, 2),
@@ -131,7 +131,7 @@ class Supervisor:
         assert process.stdin is not None  # noqa: S101
         self._processes[number] = process
         try:
-            with suppress(trio.BrokenResourceError):  # it has ended already
+            with suppress(trio.BrokenResourceError):  # it has already exited
                 await process.stdin.send_all(evolve(self._config, number=number).to_json() + b"\n")
             if self._stopping.is_set():
                 process.terminate()
@@ -145,7 +145,7 @@ class Supervisor:
             case {"kind": "lease", "server": int(number)}:
                 return await lease(self._servers[number], connection)
             case {"kind": "ready", "worker": number, "pid": pid}:
-                _log.info("a worker serves", worker=number, pid=pid)
+                _log.info("a worker is ready", worker=number, pid=pid)
                 self._ready[number].set()
             case {"kind": "failed", "worker": number, "reason": reason}:
                 self._problems[number] = reason
@@ -154,11 +154,11 @@ class Supervisor:
                 return {"name": SUPERVISOR, "text": backend_exposition(counted).decode()}
             case _:
                 pass
-        return False  # it makes no response and has nothing else to tell
+        return False  # the supervisor runs no responses and has nothing else to report
 
 
 async def _end(process: trio.Process, stdin: trio.abc.SendStream) -> None:
-    """End a worker at once, if it has not ended: without its standard input it does so itself."""
+    """Stop a worker at once: it exits by itself when its standard input is closed."""
     with trio.CancelScope(shield=True):
         await stdin.aclose()
         with trio.move_on_after(GRACE):
@@ -170,7 +170,7 @@ async def _end(process: trio.Process, stdin: trio.abc.SendStream) -> None:
 
 @frozen
 class RunningWorkers:
-    """Workers that listen: their address without the /v1, and a name for what runs the turns."""
+    """Running workers: their URL, without /v1, and the backend's name."""
 
     url: str
     backend: str
@@ -178,18 +178,18 @@ class RunningWorkers:
 
 @asynccontextmanager
 async def serving(settings: Settings, *, demo: bool = False) -> AsyncGenerator[RunningWorkers]:
-    """Serve until the block is left; then running requests have a grace period to finish.
+    """Serve until the block is left; then running requests get a grace period to finish.
 
-    UsageError says why that cannot be, in the words of the worker that found out.
+    UsageError says why that is not possible, as the first failing worker reported.
     """
     check_exposure(settings.host, Keys.from_settings(settings))
     sockets = bind(settings.host, settings.port)
     async with AsyncExitStack() as stack:
         for listener in sockets:
             stack.enter_context(listener)
-        # Only its owner can enter it. Codex puts its socket, or a link to it, there.
+        # Only this user can enter it. Codex puts its socket there, or a link to it.
         folder = Path(stack.enter_context(TemporaryDirectory(prefix=PREFIX)))
-        store = place_of_store(settings, demo=demo)
+        store = store_path(settings, demo=demo)
         if store == IN_MEMORY:
             store = stack.enter_context(temporary_store(settings.store_mb))
         await prepare_store(store)
@@ -220,7 +220,7 @@ async def serving(settings: Settings, *, demo: bool = False) -> AsyncGenerator[R
 
 @contextmanager
 def temporary_store(megabytes: float) -> Generator[str]:
-    """A file for all workers, deleted at the end; in memory, if there is a place with room."""
+    """A file for all workers, deleted at the end; in memory, if /dev/shm has enough room."""
     needed = 2 * megabytes * 1_000_000  # with its index and its journal
     usable = Path(MEMORY).is_dir() and os.access(MEMORY, os.W_OK | os.X_OK)
     in_memory = usable and disk_usage(MEMORY).free >= needed

@@ -1,4 +1,4 @@
-"""One of several processes that serve the same address: `python -m pipeline.workers.worker`."""
+"""One of several server processes: `python -m pipeline.workers.worker`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ import attrs
 import trio
 from attrs import evolve, frozen
 
-from pipeline.assembly import Settings, backend_options
+from pipeline.config import Settings, backend_options
 from pipeline.errors import UsageError
-from pipeline.serve import logs
-from pipeline.serve.door import Chosen, open_door
-from pipeline.serve.garbage import look_less_often
-from pipeline.serve.peers import SUPERVISOR, Peers, answer_peer
-from pipeline.serve.running import serving
+from pipeline.loose_json import Json
+from pipeline.serve.backends import Chosen, open_backend
+from pipeline.serve.memory.peers import SUPERVISOR, Peers
+from pipeline.serve.observe import logs
+from pipeline.serve.running import collect_garbage_less_often, serving
+from pipeline.serve.server import Server
 from pipeline.workers import ipc
 from pipeline.workers.app_servers import leased_app_server
-from sources.app_server.process.backend import WORKSPACE
 from sources.app_server.process.binary import find_codex
+from sources.app_server.process.pool import WORKSPACE
 
 UNUSABLE = 2
 
@@ -39,12 +40,12 @@ class WorkerConfig:
     settings: Settings
     """With this worker's share of the limits."""
     listeners: list[int]
-    """Descriptors of the sockets to listen on."""
+    """File descriptors of the sockets to listen on."""
     folder: str
-    """Where the processes of this server have their socket files."""
+    """The folder of the processes' socket files."""
 
     def to_json(self) -> bytes:
-        return json.dumps(attrs.asdict(self)).encode()  # also takes what is not UTF-8
+        return json.dumps(attrs.asdict(self)).encode()  # accepts strings that are not UTF-8
 
     @classmethod
     def from_json(cls, data: bytes) -> WorkerConfig:
@@ -54,7 +55,7 @@ class WorkerConfig:
 
 
 class Worker:
-    """Serves until it gets a signal; it ends at once when its standard input ends."""
+    """Serves until it gets a signal; exits at once when its standard input is closed."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
@@ -72,7 +73,7 @@ class Worker:
                 try:
                     await self._serve(nursery)
                 except UsageError as error:
-                    await self._tell("failed", reason=str(error))
+                    await self._report("failed", reason=str(error))
                     return UNUSABLE
                 finally:
                     nursery.cancel_scope.cancel()
@@ -82,12 +83,12 @@ class Worker:
         settings = self._config.settings
         listeners = tuple(socket.socket(fileno=number) for number in self._config.listeners)
         peers = Peers(str(self._config.number), self._folder, listeners)
-        async with open_door(settings, chosen=self._chosen()) as door:
-            await door.check_login()
-            async with serving(settings, door=door, peers=peers) as running:
+        async with open_backend(settings, chosen=self._chosen()) as backend:
+            await backend.check_login()
+            async with serving(settings, backend=backend, peers=peers) as running:
                 await nursery.start(ipc.serve, peers.socket, partial(answer_peer, running.server))
-                look_less_often()
-                await self._tell("ready", pid=os.getpid())
+                collect_garbage_less_often()
+                await self._report("ready", pid=os.getpid())
                 self._ready = True
                 await self._stop.wait()
 
@@ -102,8 +103,8 @@ class Worker:
         codex = find_codex(options.codex) if ours else ""
         return Chosen(evolve(options, shared=leased), codex, name="app-servers")
 
-    async def _tell(self, kind: str, **given: object) -> None:
-        """Send the supervisor a message, and return when it was received."""
+    async def _report(self, kind: str, **given: object) -> None:
+        """Send the supervisor a message, and wait until it was received."""
         message = {"kind": kind, "worker": self._config.number, **given}
         await ipc.request(self._supervisor, message)
 
@@ -115,18 +116,37 @@ class Worker:
     async def _watch_signals(
         self, signals: AsyncIterator[int], everything: trio.CancelScope
     ) -> None:
-        """Stop gracefully. A second signal changes nothing: where every process of a group gets
-        one, the supervisor sends another."""
+        """Stop gracefully. A second signal is ignored: if the whole process group gets the signal,
+        the supervisor sends another one."""
         async for _ in signals:
             if not self._ready:
                 everything.cancel()
             self._stop.set()
 
 
+async def answer_peer(server: Server, _: ipc.Connection, message: Json) -> object:
+    """The reply to a request of another worker."""
+    match message:
+        case {"kind": "makes", "id": response_id}:
+            return response_id in server.jobs
+        case {"kind": "cancel", "id": response_id}:  # the sender has checked the owner
+            job = server.jobs.get(response_id)
+            if job is not None:
+                job.scope.cancel()
+                await job.over.wait()  # its last state is stored by then
+            return None
+        case {"kind": "health"}:
+            return {"turns": server.admission.running, "waiting": server.admission.waiting}
+        case {"kind": "metrics"}:
+            return {"name": server.peers.name, "text": server.metrics.exposition().decode()}
+        case _:
+            raise ValueError(f"another worker sent an unknown request: {message!r:.80}")
+
+
 def main() -> int:
     line = sys.stdin.buffer.readline()
     if not line:
-        return 0  # the supervisor ended first
+        return 0  # the supervisor exited first
     config = WorkerConfig.from_json(line)
     logs.configure(config.settings, worker=config.number)
     return trio.run(Worker(config).run)

@@ -1,1 +1,1 @@
-"""Decoding what a backend sends, in every dialect it has had, into events."""
+"""Decoders: from a backend's messages, in every known dialect, to events."""

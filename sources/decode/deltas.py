@@ -1,4 +1,4 @@
-"""The one message that nearly all of a turn is made of, read many at a time."""
+"""A fast path for text deltas, the most frequent message, decoded many at a time."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final
 import msgspec
 
 HEAD: Final = b'{"method":"item/agentMessage/delta","params":{"threadId":"'
-"""How Codex begins the line of a delta. One that begins otherwise is read like any other line."""
+"""How Codex begins the line of a delta. A line that begins otherwise is decoded normally."""
 _NAME: Final = len(HEAD)
 
 
 class Delta(msgspec.Struct, rename="camel", frozen=True):
-    """A piece of text, as the app-server tells it."""
+    """A text delta of the app-server."""
 
     turn_id: str
     item_id: str
@@ -28,12 +28,12 @@ _decode: Final = msgspec.json.Decoder(_Line).decode_lines
 
 
 def named_thread(line: bytes) -> bytes:
-    """The thread that a line with such a head belongs to, as it is written there."""
+    """The thread id in a line with such a head, as it is written there."""
     return line[_NAME : line.find(b'"', _NAME)]
 
 
 def read_deltas(lines: Sequence[bytes]) -> list[Delta] | None:
-    """What the lines say, in order; None where one of them is not what its head promises."""
+    """The deltas of the lines, in order; None if one of them is not what its head suggests."""
     try:
         read = _decode(b"\n".join(lines))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

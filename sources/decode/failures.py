@@ -1,4 +1,4 @@
-"""The backend's errors, as the one family that clients know."""
+"""Converts the backend's errors to Failures."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _RETRYABLE: Final = frozenset({429, 503})
 _STATUS: Final = re.compile(r"unexpected status (\d{3})\b")
 _INCOMPLETE: Final = re.compile(r"Incomplete response returned, reason: (\w+)")
 _ADDRESS: Final = re.compile(r", url: \S+?(?=[,;)]|\s|$)")
-"""Where the backend's upstream is: of no use to a client, and none of its business."""
+"""The URL of the backend's upstream, which clients must not see."""
 _TRY_AGAIN: Final = re.compile(
     r"try again in ((?:\d{1,9}(?:\.\d{1,9})? ?(?:ms|s|m|h) ?)+)", re.IGNORECASE
 )
@@ -65,30 +65,30 @@ _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def incomplete_reason(message: str) -> str | None:
-    """Codex reports an answer cut by a limit as an error; a client knows it as a way to finish."""
+    """Codex reports an answer cut by a limit as an error; for a client it is a finish reason."""
     found = _INCOMPLETE.search(message)
     return found[1] if found else None
 
 
 def codex_failure(error: Json) -> Failure:
-    """The failure behind a `TurnError`: `{message, codexErrorInfo}`, in either spelling."""
+    """The failure of a `TurnError`: `{message, codexErrorInfo}`, in either spelling."""
     message = text_of(error.get("message")) or "the backend failed without saying why"
     info: Any = error.get("codexErrorInfo", error.get("codex_error_info"))
     if (details := text_of(error.get("additionalDetails"))) and details not in message:
         message = f"{message} ({details})"
     kind, status = _kind_and_status(info)
     if kind not in _BY_KIND and status is None and (found := _STATUS.search(message)):
-        status = int(found[1])  # 0.89 has it in words only
+        status = int(found[1])  # 0.89 has it only in the message
     if kind in _BY_KIND or status is not None:
         known = _BY_KIND.get(kind) or _BY_STATUS.get(status or 0, _UPSTREAM)
         if known[0] == 401:
-            message = f"{message} (the backend's own login was refused: run `codex login`)"
+            message = f"{message} (the backend's own login was rejected: run `codex login`)"
         return _failure(known, message)
     return _upstream_body(message) or _failure(_UPSTREAM, message)
 
 
 def responses_failure(error: Json) -> Failure:
-    """The failure behind a Responses `error` object: `{code, message, param}`."""
+    """The failure of a Responses `error` object: `{code, message, param}`."""
     message = text_of(error.get("message")) or "the backend failed without saying why"
     kind = _plain(text_of(error.get("code")) or text_of(error.get("type")))
     param = text_of(error.get("param")) or None
@@ -96,7 +96,7 @@ def responses_failure(error: Json) -> Failure:
 
 
 def rpc_failure(error: Json) -> Failure:
-    """The failure behind a JSON-RPC error answer."""
+    """The failure of a JSON-RPC error."""
     code = error.get("code")
     message = text_of(error.get("message")) or f"the backend answered with error {code}"
     known = _BY_RPC_CODE.get(code) if isinstance(code, int) else None

@@ -1,4 +1,4 @@
-"""The body of a Responses answer, as events: a stream, or one JSON object."""
+"""Decodes the body of a Responses answer, a stream or one JSON object, to events."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _ENDINGS: Final = {
 
 
 class HttpAnswer:
-    """Bytes in, events out; ProxyError says that this is not the Responses API at all.
+    """Bytes in, events out; ProxyError if this is not the Responses API at all.
 
-    What the body is, its first byte tells: backends are careless about the content type, but no
-    stream of events begins with a brace, and every web page does with `<`.
+    The first byte decides what the body is: content types are unreliable, but no stream of events
+    begins with a brace, and every web page begins with `<`.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class HttpAnswer:
         watch: Watcher | None = None,
         longest: int = LONGEST_LINE,
     ) -> None:
-        """`hide` takes out of a text what nobody may read, before the text is shown."""
+        """`hide` removes secrets from a text before it is shown."""
         self._decoder = decoder
         self._hide = hide
         self._watch = watch
@@ -45,11 +45,11 @@ class HttpAnswer:
         self._form: Literal["unknown", "stream", "json"] = "unknown"
         self._stream = EventStream(longest)
         self._body = bytearray()
-        """All of a JSON body; of a stream only the beginning, to be shown if it is none of ours."""
+        """All of a JSON body; of a stream only the beginning, to show if it is something else."""
         self._count = 0
 
     def feed(self, data: bytes, at: float) -> list[Event]:
-        """The events that are complete by now."""
+        """The events that are complete now."""
         if self._form != "stream":
             self._body += data
             if len(self._body) > self._longest:
@@ -67,7 +67,7 @@ class HttpAnswer:
         return [event for name, payload in found for event in self._read(name, payload, at)]
 
     def close(self, at: float) -> list[Event]:
-        """The body has ended as it should: what it still holds."""
+        """The remaining events at the regular end of the body."""
         events: list[Event] = []
         if self._form == "json":
             for message in _messages(self._parsed()):
@@ -82,7 +82,7 @@ class HttpAnswer:
     def _look(self) -> Literal["unknown", "stream", "json"]:
         start = self._body.removeprefix(BYTE_ORDER_MARK).lstrip()
         if BYTE_ORDER_MARK.startswith(start):
-            return "unknown"  # nothing yet, or a part of the mark
+            return "unknown"  # nothing yet, or a part of the byte order mark
         if start.startswith(b"<"):
             raise ProxyError(self._foreign())
         return "json" if start.startswith((b"{", b"[")) else "stream"
@@ -96,7 +96,7 @@ class HttpAnswer:
     def _read(self, name: bytes, payload: bytes, at: float) -> Iterable[Event]:
         if payload.strip() == b"[DONE]":
             if not self._decoder.recognized:
-                # Streams of other APIs end so too; theirs would be taken for an empty answer.
+                # Streams of other APIs end so too, and would look like an empty answer.
                 raise ProxyError(self._foreign())
             return self._decode({"type": DONE}, at)
         try:
@@ -122,7 +122,7 @@ class HttpAnswer:
             self._watch(record, events, reasons)
 
     def _says_something(self) -> bool:
-        """Whether there is more than nothing or comments, which a stream that broke off may be."""
+        """Whether there is more than comments, which a broken stream may consist of."""
         lines = self._body.removeprefix(BYTE_ORDER_MARK).splitlines()
         return any(line.strip() and not line.startswith(b":") for line in lines)
 
@@ -139,7 +139,7 @@ def _too_long(longest: int) -> Failure:
 
 
 def _messages(body: object) -> Iterator[Json]:
-    """An answer that was not streamed, as the events that would have streamed it."""
+    """The stream events for an answer that was not streamed."""
     response = as_json(next(iter(as_list(body)), body))
     if not is_list(response.get("output")):
         yield as_json(_typed(response, ""))
@@ -152,7 +152,7 @@ def _messages(body: object) -> Iterator[Json]:
 
 
 def _typed(message: Any, name: str) -> Any:
-    """A message with its type: some backends have it in the event's name only, or not at all."""
+    """A message with its type, which some backends put only into the event's name, or omit."""
     if not is_json(message) or "type" in message or "method" in message:
         return message
     error = message.get("error")

@@ -1,4 +1,4 @@
-"""What an HTTP backend answered instead of an answer, as the one family that clients know."""
+"""Converts an HTTP backend's error responses to Failures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipeline.formats.transcripts import parse_line
 from pipeline.loose_json import Json, as_json, as_list, is_json, text_of
 from sources.decode.failures import responses_failure
 
-KEY_HINT: Final = "the backend refused our key: set PROXY_BACKEND_API_KEY to one that it accepts"
+KEY_HINT: Final = "the backend rejected the key: set PROXY_BACKEND_API_KEY to a valid one"
 ADDRESS_HINT: Final = (
     "its address should be one that /responses can be added to, such as http://localhost:8000/v1"
 )
@@ -33,16 +33,16 @@ _CODES: Final[dict[int, str]] = {
     503: "server_is_overloaded",
     529: "server_is_overloaded",
 }
-"""What a status means in the words of the Responses API; any other is the upstream's trouble."""
+"""The error code of the Responses API for each status; others are upstream errors."""
 _QUOTA: Final = frozenset({"usage_limit_reached", "usage_not_included"})
-"""How the backend of Codex says that a plan is used up."""
+"""Codes of Codex's backend for a plan that is used up."""
 _SPACES: Final = re.compile(r"\s+")
 
 
 def http_failure(status: int, headers: Mapping[str, str], body: bytes) -> Failure:
-    """The failure behind an answer that is no success: its status, refined by what its body says.
+    """The failure of an error response: by its status, refined by its body.
 
-    Headers are looked up by their names in lower case.
+    The names of headers must be in lower case.
     """
     error = _error_object(body)
     message = text_of(error.get("message")) or _reason(status, headers, body)
@@ -65,19 +65,19 @@ def http_failure(status: int, headers: Mapping[str, str], body: bytes) -> Failur
 
 
 def upstream_failure(message: str) -> Failure:
-    """The backend did something else than answer."""
+    """The failure of a backend that did not answer."""
     return Failure(message, status=502, type="server_error", code="upstream_error")
 
 
 def excerpt(text: str, longest: int = 100) -> str:
-    """The beginning of a text on one line, for a message to a person."""
+    """The beginning of a text on one line, for an error message."""
     words = _SPACES.sub(" ", text[: 4 * longest]).strip()
     shown = "".join(letter for letter in words if letter.isprintable())
     return shown if len(shown) <= longest else f"{shown[:longest]}…"
 
 
 def _code(status: int, own: str) -> str:
-    """The status decides; a word of the backend's own may say more, where it agrees with it."""
+    """The code by status, or the backend's own code if it agrees with the status."""
     usual = _CODES.get(status, "upstream_error")
     own = "insufficient_quota" if own in _QUOTA else own
     return own if _meant_by(own) == _meant_by(usual) else usual
@@ -88,7 +88,7 @@ def _meant_by(code: str) -> int:
 
 
 def _error_object(body: bytes) -> Json:
-    """The error in a body, in the shapes that backends give it; empty if there is none."""
+    """The error object of a body, in any known shape; empty if there is none."""
     try:
         found: object = parse_line(body)
     except ValueError:
@@ -126,7 +126,7 @@ def _reason(status: int, headers: Mapping[str, str], body: bytes) -> str:
 
 
 def _retry_after(headers: Mapping[str, str], error: Json) -> float | None:
-    """When to come back, in seconds from now: headers first, then the error's own word."""
+    """Seconds until a retry: from the headers, else from the error."""
     milliseconds = _seconds(headers.get("retry-after-ms", ""), 0.001)
     if milliseconds is not None:
         return milliseconds

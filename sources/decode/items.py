@@ -1,4 +1,4 @@
-"""What the dialects share: items of the Responses API, usage, and who has spoken already."""
+"""State that the dialects share: items of the Responses API, usage, and duplicate messages."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from sources.problems import Kind, Report, unreported
 MIRROR = "the same in another dialect"
 ECHO = "an echo of the input"
 SILENT = "says nothing to a client"
-REPEATED = "an item that was told before"
+REPEATED = "an item that came before"
 COMPACTION = "said while the conversation was compacted"
-EARLIER_USAGE = "what an earlier answer has cost"
+EARLIER_USAGE = "the usage of an earlier answer"
 BACKENDS_OWN = frozenset(
     {
         "additional_tools",
@@ -73,41 +73,41 @@ BACKENDS_OWN = frozenset(
         "web_search_call",
     }
 )
-"""Items of the Responses API that tell what a backend does with tools and notes of its own."""
+"""Items of the Responses API about the backend's own tools and notes."""
 
 
 class Speech:
-    """Who has given a message's text: deltas first, else the finished message, else the raw item.
+    """Which form a message's text came in: deltas, else the finished message, else the raw item.
 
-    Backends tell one message up to three times. The forms are ranked; texts are never compared,
-    because equal neighbours are real: "1", "0", "0", "0" is 1000.
+    Backends send one message up to three times. The forms are ranked; texts are never compared,
+    because equal deltas are legitimate: "1", "0", "0", "0" is 1000.
     """
 
     def __init__(self) -> None:
-        self._state: Literal["nobody", "deltas", "finished"] = "nobody"
+        self._state: Literal["none", "deltas", "finished"] = "none"
 
     def begin(self) -> None:
-        self._state = "nobody"
+        self._state = "none"
 
     def delta(self) -> None:
         self._state = "deltas"
 
     def finished(self) -> bool:
-        """A finished message came: whether its text is news."""
+        """A finished message came: whether its text is new."""
         news = self._state != "deltas"
         self._state = "finished"
         return news
 
     def raw(self) -> bool:
-        """The raw item of a message came: whether its text is news. The message is over."""
-        news = self._state == "nobody"
-        self._state = "nobody"
+        """The raw item of a message came: whether its text is new. The message is over."""
+        news = self._state == "none"
+        self._state = "none"
         return news
 
 
 @define
 class TurnState:
-    """What a decoder knows of its turn, whichever dialect tells it."""
+    """A decoder's state of its turn, for all dialects."""
 
     choice: int = 0
     known_calls: frozenset[str] = frozenset()
@@ -123,26 +123,26 @@ class TurnState:
     _over: dict[str, int] = Factory(dict[str, int])
     _tells_begins: bool = False
     ends_by: Literal["", "responses", "totals"] = ""
-    """What the ends of responses were seen by; running totals come late where calls wait."""
+    """How the ends of responses were recognized; running totals come late while calls wait."""
     missed_end: bool = False
-    """Whether a response turned out to have ended without a word."""
+    """Whether a response turned out to have ended without a report."""
     _usage_total: int | None = None
     _owes_usage: bool = False
     _outputs_taken: bool = False
     started: bool = False
-    """The turn is said to have started: no echo of its history comes any more."""
+    """The turn has started: no echo of its history comes any more."""
     compacting: bool = False
-    """Codex shortens the conversation; what its model says meanwhile is no part of the answer."""
+    """Codex shortens the conversation; text during that is not part of the answer."""
 
     def drop(self, reason: str) -> Sequence[Event]:
-        """Let a message end here, and say why."""
+        """Drop a message, and count the reason."""
         if reason not in self.dropped and len(self.dropped) >= 100:
-            reason = "other"  # a hostile backend must not fill the books
+            reason = "other"  # bounded, because the backend chooses the reasons
         self.dropped[reason] += 1
         return ()
 
     def problem(self, kind: Kind, name: str, reason: str) -> Sequence[Event]:
-        """Let a message end here that could not be used, and report it."""
+        """Drop a message that could not be used, and report it."""
         self.report(kind, name)
         return self.drop(reason)
 
@@ -153,20 +153,20 @@ class TurnState:
         at: float,
         key: str = "",
     ) -> Sequence[Event]:
-        """Report a call that cannot be forwarded, and let the turn's end tell of it."""
+        """Report a call that cannot be forwarded."""
         kind: Kind = "nameless_call" if reason == "nameless" else "unreadable_call"
         self.report(kind, text_of(item.get("type")) or "function_call")
         return (LostCall(reason, key or call_id(item), self.choice, at),)
 
-    # -- items that come again -------------------------------------------------------------------
+    # -- repeated items --------------------------------------------------------------------------
 
     def item_begins(self, item_id: object) -> None:
-        """An item of this id is new, whatever came under the same id before."""
+        """An item with this id is new, whatever had the same id before."""
         self._tells_begins = True
         self._over.pop(text_of(item_id), None)
 
     def repeated(self, item_id: str, *, raw: bool = False) -> bool:
-        """A finished item came: whether it did before. The raw form is the last one of an item."""
+        """A finished item came: whether it came before. The raw form is an item's last one."""
         form = 2 if raw else 1
         before = self._over.get(item_id, 0)
         if item_id:
@@ -228,7 +228,7 @@ class TurnState:
                 return self.other_item(item)
 
     def other_item(self, item: Json) -> Sequence[Event]:
-        """An item that becomes no event: the backend's own business, or a problem."""
+        """An item that becomes no event: one of the backend's own tools, or a problem."""
         kind = text_of(item.get("type"))
         reason = f"an item of type {kind:.40}" if kind else "an item without a type"
         if kind in BACKENDS_OWN:
@@ -259,7 +259,7 @@ class TurnState:
         )
 
     def requested_call(self, params: Json, at: float) -> Sequence[Event]:
-        """A call as a request to run it: parsed and out of order, so only for want of raw items."""
+        """A call from a request to run it: parsed and unordered, so only used without raw items."""
         if self.raw_items:
             return self.drop(MIRROR)
         identity = params.get("callId", params.get("call_id", params.get("id")))
@@ -277,12 +277,12 @@ class TurnState:
         summary = tuple(content_texts(item.get("summary")))
         item_id = text_of(item.get("id"))
         sealed = item.get("encrypted_content")
-        told = [
+        deltas = [
             ReasoningDelta(text, "summary", part, item_id, self.choice, at)
             for part, text in enumerate(summary if self.reasoning.raw() else ())
         ]
         encrypted = sealed if isinstance(sealed, str) else None
-        return [*told, ReasoningItem(item_id, summary, encrypted, self.choice, at)]
+        return [*deltas, ReasoningItem(item_id, summary, encrypted, self.choice, at)]
 
     def notice(self, subject: str, message: object, at: float) -> Sequence[Event]:
         return (BackendNotice(subject, text_of(message), self.choice, at),)
@@ -290,7 +290,7 @@ class TurnState:
     # -- usage and ends --------------------------------------------------------------------------
 
     def response_end(self, usage: Json, response_id: object, at: float) -> Sequence[Event]:
-        """The backend said itself that an upstream response is over."""
+        """The backend reported that an upstream response is over."""
         if not self._tells_begins:
             self._over.clear()  # some upstreams use the same ids in every response
         if self.ends_by == "totals":
@@ -300,7 +300,7 @@ class TurnState:
         return [*self._usage(usage, at), end]
 
     def usage_total(self, last: Json, total: Json, at: float) -> Sequence[Event]:
-        """A running total. Where responses are not told to end, a new total means that one did."""
+        """A running total. If ends of responses are not reported, a new total means an end."""
         if self.ends_by == "responses":
             return self.drop(MIRROR)
         spent = _count(total, "totalTokens", "total_tokens")
@@ -316,15 +316,15 @@ class TurnState:
         return [*self._usage(last, at), ResponseEnd("", self.choice, at)]
 
     def resume(self) -> None:
-        """The outputs of calls are given, in an answer of their own.
+        """The client sent outputs of calls; a new answer begins.
 
-        Codex tells the total of a response with calls only then, behind the answer that it belongs
-        to: it is no part of this one. It comes right behind the outputs, if at all.
+        Only then does Codex send the total of the response with the calls. It belongs to the
+        previous answer, not to this one. It comes right after the outputs, if at all.
         """
         self._owes_usage, self._outputs_taken = True, False
 
     def speaks(self) -> None:
-        """The model says something: behind the outputs, it is a new response."""
+        """The model sends something; after outputs, it is a new response."""
         if self._outputs_taken:
             self._owes_usage = False
 
@@ -364,7 +364,7 @@ class TurnState:
         return self.fail(lambda: Failed(codex_failure(error), self.choice, at))
 
     def fail(self, failed: Callable[[], Failed]) -> Sequence[Event]:
-        """A failure, once: the backend tells of it as an error and again as the turn's status."""
+        """A failure, once: the backend sends it as an error and again as the turn's status."""
         if self._failed:
             return self.drop(MIRROR)
         self._failed = True

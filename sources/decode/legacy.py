@@ -20,7 +20,7 @@ PREFIX: Final = "codex/event/"
 
 @define
 class LegacyState:
-    """Which of its own mirrors this dialect is read from: the first one that spoke."""
+    """Which of several equivalent events is read: the first kind that came."""
 
     turn: TurnState
     text_kind: str = ""
@@ -52,21 +52,21 @@ def _message(state: LegacyState, msg: Json, at: float) -> Sequence[Event]:
 
 
 def _reasoning_delta(
-    told_as: Literal["summary", "text"], kind: str, state: LegacyState, msg: Json, at: float
+    kind_of_text: Literal["summary", "text"], kind: str, state: LegacyState, msg: Json, at: float
 ) -> Sequence[Event]:
-    if state.reasoning_kinds.setdefault(told_as, kind) != kind:
+    if state.reasoning_kinds.setdefault(kind_of_text, kind) != kind:
         return state.turn.drop(MIRROR)
     part = msg.get("summary_index", state.section)
-    return state.turn.think(msg.get("delta"), told_as, part, msg.get("item_id"), at)
+    return state.turn.think(msg.get("delta"), kind_of_text, part, msg.get("item_id"), at)
 
 
 def _reasoning(state: LegacyState, msg: Json, at: float) -> Sequence[Event]:
     if not state.turn.reasoning.finished():
         return state.turn.drop(MIRROR)
-    told = state.turn.think(msg.get("text"), "summary", state.section, "", at)
+    events = state.turn.think(msg.get("text"), "summary", state.section, "", at)
     state.section += 1
     state.turn.reasoning.finished()
-    return told
+    return events
 
 
 def _section_break(state: LegacyState, msg: Json, at: float) -> Sequence[Event]:
@@ -185,4 +185,4 @@ NOISE: Final = frozenset(
         "web_search_end",
     }
 )
-"""What Codex tells of tools and notes of its own."""
+"""Events about Codex's own tools and notes."""

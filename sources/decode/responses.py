@@ -1,4 +1,4 @@
-"""Responses-API events, as a backend behind a URL streams them, with their field variations."""
+"""Decodes the events of a Responses API, with all known variations of their fields."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _arguments_done(state: TurnState, event: Json, at: float) -> Sequence[Event]
 
 
 def _unreadable_arguments(state: TurnState, event: Json) -> Sequence[Event]:
-    """A piece of a call; the call itself is lost only if its finished item cannot be read."""
+    """An unreadable piece of a call, which is lost only if its finished item is unreadable too."""
     reason = "arguments that are not a string"
     return state.problem("unreadable_call", text_of(event.get("type")), reason)
 
@@ -73,13 +73,13 @@ def _item_added(state: TurnState, event: Json, at: float) -> Sequence[Event]:
 
 
 def _item_done(state: TurnState, event: Json, at: float) -> Sequence[Event]:
-    """A finished item. A message may carry calls as parts of its content beside its text."""
+    """A finished item. A message may have calls as parts of its content."""
     item = as_json(event.get("item"))
     if item.get("type") == "custom_tool_call" or (is_call(item) and has_unreadable_arguments(item)):
         return state.lost_call("unreadable", item, at, call_key(event, item))
     calls = fragments_of(event, choice=state.choice, at=at)
-    told = item.get("type") in ("message", "reasoning")
-    if told and state.repeated(text_of(item.get("id")), raw=True):
+    whole_item = item.get("type") in ("message", "reasoning")
+    if whole_item and state.repeated(text_of(item.get("id")), raw=True):
         return calls or state.drop(REPEATED)
     match item.get("type"):
         case "message":
@@ -121,7 +121,7 @@ def _failed(state: TurnState, event: Json, at: float) -> Sequence[Event]:
 
 
 def _done(state: TurnState, event: Json, at: float) -> Sequence[Event]:
-    """`[DONE]` where nothing else said the end: seen from backends that send no `completed`."""
+    """`[DONE]` as the only end: some backends send no `response.completed`."""
     return state.end("completed", at)
 
 
@@ -175,4 +175,4 @@ NOISE: Final = (
     "response.shell_call",
     "response.web_search_call.",
 )
-"""How the types of events begin that tell how a backend's own tools get on."""
+"""Prefixes of the types of events about the progress of a backend's own tools."""

@@ -1,4 +1,4 @@
-"""Server-sent events out of bytes, wherever the bytes were split."""
+"""Parses server-sent events from bytes, however they are split."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class ServerSentEvent(NamedTuple):
 
 
 class TooLongError(ValueError):
-    """One event has more bytes than anybody may be made to hold."""
+    """One event exceeds the size limit."""
 
 
 class EventStream:
-    """One byte at a time gives the same events as everything at once.
+    """Gives the same events for the same bytes, however they are split.
 
     Lines end with LF, CR or CRLF; the data lines of one event are joined by LF; comments and
-    unknown fields mean nothing. That is the WHATWG's event stream, but for its end: see `close`.
+    unknown fields are ignored. This is the WHATWG's event stream, except for its end: see `close`.
     """
 
     def __init__(self, longest: int = LONGEST_LINE) -> None:
@@ -38,10 +38,10 @@ class EventStream:
         self._after_cr = False
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        """The events that are complete by now. TooLongError when one grows over the limit."""
+        """The events that are complete now. TooLongError if one exceeds the limit."""
         events: list[ServerSentEvent] = []
         if self._after_cr and chunk.startswith(b"\n"):
-            chunk = chunk[1:]  # the other half of a CRLF that was split
+            chunk = chunk[1:]  # the second half of a split CRLF
             self._after_cr = False
         if not chunk:
             return events
@@ -58,10 +58,10 @@ class EventStream:
         return events
 
     def close(self) -> list[ServerSentEvent]:
-        """The last event, where the stream ended without the blank line that it is owed.
+        """The last event, if the stream ended without its blank line.
 
-        A standard reader throws it away, as it may be half of one. Half of a JSON object is no
-        JSON, so ours is found out when it is read.
+        A standard reader drops it, because it may be incomplete. Here an incomplete event is
+        recognized later, because half of a JSON object is not JSON.
         """
         return [*self._take(bytes(self._line)), *self._take(b"")]
 
@@ -87,6 +87,6 @@ class EventStream:
         if field == b"data":
             self._data.append(value)
         else:
-            self._held -= size  # only what is kept counts
+            self._held -= size  # ignored lines do not count
             if field == b"event":
                 self._name = value

@@ -1,4 +1,4 @@
-"""One turn of one backend: its messages in, events out, in whichever dialect it speaks."""
+"""Decodes one turn of one backend: messages in, events out, in any dialect."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ Dialect: TypeAlias = Literal["v2", "legacy", "responses"]
 
 
 class Watcher(Protocol):
-    """Told of every message and what it was read as."""
+    """Called with every message and the events it became."""
 
     def __call__(self, record: Record, events: Iterable[Event], reasons: list[str]) -> None: ...
 
 
 class _Message(NamedTuple):
-    """A message with its dialect known: what kind it is and where its content stands."""
+    """A classified message: its dialect, its kind and its content."""
 
     dialect: Dialect
     kind: str
@@ -47,7 +47,7 @@ class _Message(NamedTuple):
 
 
 class _Unknown(NamedTuple):
-    """A message that no version we know sends: its method or type, if it has one."""
+    """A message of no known version: its method or type, if it has one."""
 
     name: str
     reason: str
@@ -56,8 +56,8 @@ class _Unknown(NamedTuple):
 class TurnDecoder:
     """Total and tolerant: every message becomes events or a counted drop, never an exception.
 
-    A backend may tell everything in two or three dialects at once. The first that shows the turn
-    is the one listened to, for the whole turn; the others are mirrors.
+    A backend may send everything in two or three dialects at once. The first that shows the turn
+    is used for the whole turn; the others are duplicates.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class TurnDecoder:
         raw_items: bool = False,
         report: Report = unreported,
     ) -> None:
-        """`raw_items`: raw items will come. `report` is told of all that could not be used."""
+        """`raw_items`: raw items will come. `report` is called for messages that cannot be used."""
         self._state = TurnState(
             choice=choice, known_calls=known_calls, report=report, raw_items=raw_items
         )
@@ -77,9 +77,9 @@ class TurnDecoder:
         self._thread = self._turn = ""
         self._under_way = False
         self._leftover: list[Event] | None = None
-        """What came of a response that an earlier answer had not seen to end."""
+        """Events of a response whose end an earlier answer had not seen."""
         self.recognized = 0
-        """How many messages were of a dialect we know: 0 means that this is something else."""
+        """The number of messages in a known dialect: 0 means that this is not a transcript."""
 
     @property
     def dropped(self) -> Counter[str]:
@@ -92,7 +92,7 @@ class TurnDecoder:
 
     @property
     def raw_items(self) -> bool:
-        """Whether calls come as raw items, so that requests to run them are no news."""
+        """Whether calls come as raw items, so that requests to run them are duplicates."""
         return self._state.raw_items
 
     @raw_items.setter
@@ -100,9 +100,9 @@ class TurnDecoder:
         self._state.raw_items = come
 
     def response_ends(self, *, calls_wait: bool) -> ResponseEnds:
-        """What the backend was seen to tell; `calls_wait` if its calls wait for their outputs.
+        """What the backend was observed to report; `calls_wait` if its calls wait for outputs.
 
-        Running totals tell of an end in time only where no call does: Codex 0.89 goes on by itself.
+        Running totals report an end in time only if no call waits: Codex 0.89 goes on by itself.
         """
         if self._state.ends_by == "responses":
             return "told"
@@ -111,10 +111,10 @@ class TurnDecoder:
         return "untold" if self._state.missed_end else "unknown"
 
     def resume(self, *, response_open: bool = False) -> None:
-        """The turn goes on with the outputs of its calls, in an answer of their own.
+        """The turn goes on with the outputs of its calls, in a new answer.
 
-        `response_open`: the response that made them was not seen to end. Until it does, nothing but
-        further calls is part of this answer, with what was said before them.
+        `response_open`: the end of the response with the calls was not seen. Until it ends, only
+        further calls, and text before them, are part of this answer.
         """
         self._state.resume()
         self._under_way = True
@@ -126,7 +126,7 @@ class TurnDecoder:
         return events if self._leftover is None else self._after_leftover(self._leftover, events)
 
     def _after_leftover(self, leftover: list[Event], events: Sequence[Event]) -> Sequence[Event]:
-        """What is left of events once the response of an earlier answer has ended."""
+        """The events after the end of the response of an earlier answer."""
         for place, event in enumerate(events):
             match event:
                 case ResponseEnd() | ToolOutput():  # outputs are recorded when the response is over
@@ -143,7 +143,7 @@ class TurnDecoder:
         if not is_json(message):
             return self._state.problem("unreadable_item", "message", "not an object")
         if self._dialect == "v2" and message.get("method") == v2.TEXT_DELTA:
-            # Nearly every message of a turn is one of these: no time to look at it twice.
+            # The fast path: nearly every message of a turn is one of these.
             params = as_json(message.get("params"))
             ours = params.get("turnId") == self._turn and params.get("threadId") == self._thread
             if ours and not self._state.ended:
@@ -159,7 +159,7 @@ class TurnDecoder:
         self.recognized += found.kind != responses.DONE  # others end their streams with it too
         if self._state.ended:
             return self._state.drop("after the end of the turn")
-        if (stranger := self._stranger(found)) is not None:
+        if (stranger := self._foreign(found)) is not None:
             return self._state.drop(stranger)
         try:
             return self._dispatch(found, at)
@@ -167,7 +167,7 @@ class TurnDecoder:
             return self._state.problem("unreadable_item", found.kind, "too deep, or not Unicode")
 
     def say_all(self, deltas: Sequence[Delta], at: float) -> Sequence[Event] | None:
-        """Decode deltas of a turn that is under way; None where each must be looked at."""
+        """Decode deltas of a running turn; None if each must be decoded by itself."""
         if self._dialect != "v2" or self._state.ended or self._leftover is not None:
             return None
         choice, turn = self._state.choice, self._turn
@@ -184,7 +184,7 @@ class TurnDecoder:
         return said
 
     def feed_watched(self, record: Record, at: float, watch: Watcher | None) -> Sequence[Event]:
-        """Decode one record, and tell the watcher what became of it."""
+        """Decode one record, and call the watcher with the result."""
         if watch is None:
             return self._feed_record(record, at)
         before = self.dropped.copy()
@@ -198,10 +198,10 @@ class TurnDecoder:
         return self.feed(record.message, at)
 
     def unreadable(self, problem: str) -> Sequence[Event]:
-        """Count a line that held no message at all."""
+        """Count a line that is not a message."""
         return self._state.problem("unreadable_item", "line", problem)
 
-    def _stranger(self, message: _Message) -> str | None:
+    def _foreign(self, message: _Message) -> str | None:
         """Why a message is not of this turn, if it is not."""
         if message.dialect == "v2" and message.kind == "turn/started" and not self._turn:
             self._turn = text_of(as_json(message.body.get("turn")).get("id"))
@@ -214,7 +214,7 @@ class TurnDecoder:
             return None
         if message.turn and message.kind == v2.RAW_ITEM:
             self._state.raw_items = True
-            return ECHO  # history that was injected comes back as raw items before the turn starts
+            return ECHO  # injected history comes back as raw items before the turn starts
         return None
 
     def _dispatch(self, message: _Message, at: float) -> Sequence[Event]:
@@ -227,15 +227,15 @@ class TurnDecoder:
             events = legacy.HANDLERS[kind](self._legacy, body, at)
         else:
             events = responses.HANDLERS[kind](self._state, body, at)
-        told = bool(events) and not isinstance(events[0], BackendNotice)
-        if told or kind in ("turn/started", "task_started", "turn_started"):
+        has_content = bool(events) and not isinstance(events[0], BackendNotice)
+        if has_content or kind in ("turn/started", "task_started", "turn_started"):
             self._dialect = self._dialect or message.dialect
             self._turn = self._turn or message.turn
             self._thread = self._thread or message.thread
         return events
 
     def _answer(self, message: Json, at: float) -> Sequence[Event]:
-        """An answer to a request of ours. An error before the turn began is why it never will."""
+        """An answer to a request. An error before the turn began is the turn's failure."""
         self.recognized += 1
         error = as_json(message.get("error"))
         if not error or self._dialect is not None or self._state.ended:
@@ -245,12 +245,12 @@ class TurnDecoder:
 
 
 def is_known(method: str) -> bool:
-    """Whether some version we know sends messages of this method."""
+    """Whether a known version sends messages of this method."""
     return not isinstance(_classify_method(method, {}), _Unknown)
 
 
 def _classify(message: Json, dialect: Dialect | None) -> _Message | _Unknown | str:
-    """A message's dialect, or the reason why it has none."""
+    """A classified message, or the reason why it has no dialect."""
     method = message.get("method")
     if isinstance(method, str):
         return _classify_method(method, as_json(message.get("params")))

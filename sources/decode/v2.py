@@ -1,4 +1,4 @@
-"""The app-server's v2 notifications, with raw events or without."""
+"""Decodes the app-server's v2 notifications, with or without raw events."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _turn_completed(state: TurnState, params: Json, at: float) -> Sequence[Event
 
 
 def interrupted(state: TurnState, at: float) -> Sequence[Event]:
-    """Somebody else ended the turn: what was said so far is not an answer."""
+    """Something else ended the turn: the answer is incomplete."""
     failure = Failure(
         "the turn was interrupted before its answer was complete; send the request again",
         status=502,
@@ -198,7 +198,7 @@ NOISE: Final = frozenset(
         "turn/moderationMetadata",
         "turn/plan/updated",
         "warning",
-        # Questions, which the connection declines.
+        # Requests of the backend, which the connection declines.
         "account/chatgptAuthTokens/refresh",
         "applyPatchApproval",
         "attestation/generate",
@@ -211,7 +211,7 @@ NOISE: Final = frozenset(
         "mcpServer/elicitation/request",
     }
 )
-"""Methods that every known version may send and that say nothing to a client."""
+"""Methods of known versions that no client needs."""
 NOISY_FEATURES: Final = (
     "app/",
     "autoApprovalReview/",
@@ -231,7 +231,7 @@ NOISY_FEATURES: Final = (
     "windows/",
     "windowsSandbox/",
 )
-"""How the methods of features begin that no turn of ours uses."""
+"""Prefixes of the methods of features that no turn uses."""
 ITEMS: Final = frozenset(
     {
         "agentMessage",
@@ -256,4 +256,4 @@ ITEMS: Final = frozenset(
         "webSearch",
     }
 )
-"""The types of the items that every known version may tell of."""
+"""The item types of known versions."""

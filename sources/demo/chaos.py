@@ -1,4 +1,4 @@
-"""A fake `codex app-server` on standard input and output, which can be told to misbehave."""
+"""A fake `codex app-server` on standard input and output, with fault injection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attrs import Factory, define, frozen
 
 from pipeline.loose_json import Json, as_json, as_list, is_json, text_of
 from sources.app_server.transport.framing import LineFramer
-from sources.demo.chaos_faults import fault_words, kill_itself, late_frames, spoiled
+from sources.demo.chaos_faults import fault_words, kill_itself, late_frames, with_faults
 from sources.demo.chaos_turn import Act, FakeTurn, Pause, Step, Wait, Write, encode
 
 METHODS: Final = (
@@ -31,10 +31,10 @@ METHODS: Final = (
 )
 FIELDS: Final = {"dynamicTools": (list, "a sequence"), "experimentalRawEvents": (bool, "a boolean")}
 MOST_AT_ONCE: Final = 4096
-"""What a pipe takes without making us wait, once it says that it takes anything."""
+"""What a writable pipe accepts without blocking."""
 MOST_WAITING: Final = 64
 STUBBORN: Final = 60.0
-"""How long a stubborn one stays: whoever was to kill it may have been killed before."""
+"""How long a stubborn process stays, in case its parent was killed before."""
 TORN_APART: Final = 0.001
 DEEPEST: Final = 128
 INVALID: Final = -32600
@@ -42,8 +42,8 @@ OVERLOADED: Final = -32001
 
 
 @frozen
-class Mischief:
-    """What goes wrong with the methods, and in every turn."""
+class Faults:
+    """The faults of methods and of every turn."""
 
     hang: frozenset[str] = frozenset()
     refuse: frozenset[str] = frozenset()
@@ -60,11 +60,11 @@ class Mischief:
 
 
 class Refused(Exception):  # noqa: N818
-    """A request is answered with an error, and this is its message."""
+    """A request is answered with an error of this message."""
 
 
 class Output:
-    """What is to be written, in order; never more at once than the pipe takes."""
+    """The output queue; one write is never larger than the pipe accepts."""
 
     def __init__(self) -> None:
         self._queue: deque[bytes | memoryview | Pause | Act] = deque()
@@ -105,7 +105,7 @@ class Output:
 
 @define
 class Player:
-    """Steps that are taken one after the other, each when it is due."""
+    """Runs steps one after the other, each when it is due."""
 
     steps: Iterator[Step]
     turn: FakeTurn | None = None
@@ -115,7 +115,7 @@ class Player:
 
 @define
 class Thread:
-    """A conversation: what was said in it, its tools, and its last turn."""
+    """A conversation: its items, its tools, and its last turn."""
 
     items: list[Json]
     tools: list[Json]
@@ -124,10 +124,10 @@ class Thread:
 
 
 class FakeCodex:
-    """Answers requests and plays turns, all in one loop that never waits for a single thing."""
+    """Answers requests and plays turns in one loop that never blocks on a single one."""
 
-    def __init__(self, mischief: Mischief) -> None:
-        self._mischief = mischief
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
         self._out = Output()
         self._players: deque[Player] = deque()
         self._threads: dict[str, Thread] = {}
@@ -136,15 +136,15 @@ class FakeCodex:
         self._names = count(1)
         self._quiet: frozenset[str] | None = None
         self._deaf_until = 0.0
-        self._log = open(mischief.log, "ab", buffering=0) if mischief.log else None  # noqa: PTH123, SIM115
+        self._log = open(faults.log, "ab", buffering=0) if faults.log else None  # noqa: PTH123, SIM115
 
     # -- the loop --------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until the input ends or nobody reads; a stubborn one goes on, but not for ever."""
+        """Run until the input or the output is closed; a stubborn process goes on for a while."""
         self._write_log({"pid": os.getpid()})
         framer, reading, ends = LineFramer(), True, inf
-        while reading or (self._mischief.stubborn and time.monotonic() < ends):
+        while reading or (self._faults.stubborn and time.monotonic() < ends):
             self._advance()
             now = time.monotonic()
             hears = reading and now >= self._deaf_until
@@ -169,14 +169,14 @@ class FakeCodex:
                     self._take(line)
 
     def _players_due(self) -> float:
-        """When the next step is due. A queue that is full stops them: the pipe comes first."""
+        """When the next step is due; a full output queue stops all steps."""
         if self._out.full:
             return inf
         ready = (player.due for player in self._players if player.waits_for is None)
         return min(ready, default=inf)
 
     def _advance(self) -> None:
-        """Let everybody take a step, in turns: one who has much to say must not be the only one."""
+        """Let all turns take a step in rotation, so that none starves the others."""
         now = time.monotonic()
         for _ in range(len(self._players)):
             if self._out.full:
@@ -186,7 +186,7 @@ class FakeCodex:
                 self._players.append(player)
 
     def _step(self, player: Player, now: float) -> bool:
-        """Take the next step; whether there may be another."""
+        """Run the next step; whether there may be another."""
         match next(player.steps, None):
             case None:
                 return False
@@ -196,7 +196,7 @@ class FakeCodex:
                 answered = player.turn is not None and identity in player.turn.answers
                 player.waits_for = None if answered else identity
             case step if is_json(step) and step.get("method") in (self._quiet or ()):
-                pass  # the client did not want to be told
+                pass  # the client opted out of it
             case step:
                 self._out.put_step(step)
         return True
@@ -226,10 +226,10 @@ class FakeCodex:
                 player.waits_for = None
 
     def _asked(self, method: str, number: int | str, params: Json) -> None:
-        wrong = self._mischief
+        wrong = self._faults
         try:
             self._check_fields(params if method == "thread/start" else {})
-        except Refused as error:  # before anything goes wrong: those who only probe are spared
+        except Refused as error:  # before any fault: probes get none
             self._refuse(number, str(error))
             return
         self._seen[method] += 1
@@ -267,7 +267,7 @@ class FakeCodex:
     # -- what is answered ------------------------------------------------------------------------
 
     def _result(self, method: str, number: int | str, params: Json) -> Iterable[Step]:
-        """The answer, with what comes before and after it. Refused says why there is none."""
+        """The answer, with the messages before and after it. Refused if there is none."""
         if (self._quiet is None) != (method == "initialize"):
             raise Refused("Not initialized" if self._quiet is None else "Already initialized")
         match method:
@@ -276,8 +276,8 @@ class FakeCodex:
                 self._quiet = frozenset(as_list(quiet))
                 name = text_of(as_json(params.get("clientInfo")).get("name"))
                 result: Any = {"userAgent": f"{name}/0.166.0 (fake)", "platformOs": "linux"}
-            case _ if method not in METHODS or method in self._mischief.lacks:
-                names = [f"`{name}`" for name in METHODS if name not in self._mischief.lacks]
+            case _ if method not in METHODS or method in self._faults.lacks:
+                names = [f"`{name}`" for name in METHODS if name not in self._faults.lacks]
                 unknown = f"unknown variant `{method}`, expected one of {', '.join(names)}"
                 raise Refused(f"Invalid request: {unknown}")
             case "model/list":
@@ -291,12 +291,12 @@ class FakeCodex:
     def _check_fields(self, params: Json) -> None:
         for field, (kind, wanted) in FIELDS.items():
             value = params.get(field)
-            if field in self._mischief.lacks or value is None or isinstance(value, kind):
+            if field in self._faults.lacks or value is None or isinstance(value, kind):
                 continue
             raise Refused(f"Invalid request: invalid type: integer `{value}`, expected {wanted}")
 
     def _name(self) -> str:
-        """A name for a thread or a turn, which looks like one of Codex's."""
+        """An id for a thread or a turn, in the format of Codex."""
         return f"{os.getpid():08x}-fake-7000-8000-{next(self._names):012x}"
 
     def _thread_start(self, number: int | str, params: Json) -> Iterable[Step]:
@@ -343,12 +343,12 @@ class FakeCodex:
             name, self._name(), thread.items, inputs, thread.tools, numbers=self._numbers
         )
         thread.turn = turn
-        thread.words = {**self._mischief.always, **fault_words(turn.said)}
-        wanted = thread.words.get("deltas") or self._mischief.deltas
+        thread.words = {**self._faults.always, **fault_words(turn.said)}
+        wanted = thread.words.get("deltas") or self._faults.deltas
         answer: Step = {"id": number, "result": {"turn": turn.state("inProgress")}}
         steps = _chained(answer, turn.steps(None if wanted is None else int(wanted)))
-        delay = self._mischief.delay.get("turn/start", 0.0)
-        self._play(spoiled(steps, turn, thread.words), turn, delay)
+        delay = self._faults.delay.get("turn/start", 0.0)
+        self._play(with_faults(steps, turn, thread.words), turn, delay)
         return ()
 
     def _interrupt(self, thread: Thread, number: int | str, params: Json) -> Iterable[Step]:
@@ -365,7 +365,7 @@ class FakeCodex:
         return [*noise, {"id": number, "result": {}}, end, *after]
 
     def _stop(self, thread: Thread) -> list[Step]:
-        """End a thread's turn; what is still said of it, the end last."""
+        """End a thread's turn; its remaining messages, the end last."""
         turn = thread.turn
         assert turn is not None  # noqa: S101
         self._players = deque(player for player in self._players if player.turn is not turn)
@@ -378,7 +378,7 @@ def _chained(first: Step, rest: Iterator[Step]) -> Iterator[Step]:
 
 
 def _check_depth(value: object) -> None:
-    """Codex cannot read what is nested deeper."""
+    """Codex cannot read deeper nesting."""
     level = [value]
     for _ in range(DEEPEST):
         objects = [inner for outer in level for inner in as_json(outer).values()]

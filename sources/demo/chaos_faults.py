@@ -1,4 +1,4 @@
-"""What can go wrong in a turn of the fake app-server: each fault rewrites the turn's steps."""
+"""The faults of a turn of the fake app-server: each one rewrites the turn's steps."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _is_delta(step: Step) -> bool:
 
 
 def _before_the_second_delta(steps: Steps, *inserted: Step) -> Steps:
-    """In the middle of an answer is where something goes wrong."""
+    """Insert steps in the middle of an answer."""
     deltas = 0
     for step in steps:
         deltas += _is_delta(step)
@@ -71,7 +71,7 @@ def _after_the_start(steps: Steps, inserted: Steps) -> Steps:
 
 
 def approve(steps: Steps, turn: FakeTurn, value: str) -> Steps:
-    """asks for every approval there is, waits for each, and says what it was answered"""
+    """requests every kind of approval, waits for each, and repeats the answer"""
 
     def asking() -> Steps:
         for method in APPROVALS:
@@ -86,19 +86,19 @@ def approve(steps: Steps, turn: FakeTurn, value: str) -> Steps:
 
 
 def retrying(steps: Steps, turn: FakeTurn, value: str) -> Steps:
-    """says for ever that it tries again; =SECONDS between two times"""
+    """reports retries without end; =SECONDS between them"""
 
     def trying() -> Steps:
         error = {"message": "Reconnecting... waiting for network", "codexErrorInfo": "other"}
         while True:
-            yield turn.tell("error", error=error, willRetry=True)
+            yield turn.notify("error", error=error, willRetry=True)
             yield Pause(float(value or 0.02))
 
     return _after_the_start(steps, trying())
 
 
 def endless(steps: Steps, turn: FakeTurn, value: str) -> Steps:
-    """says words for ever, as fast as it can"""
+    """sends words without end, at full speed"""
 
     def talking() -> Steps:
         words = Write((_line(turn.delta("word ")) * 12,))
@@ -109,7 +109,7 @@ def endless(steps: Steps, turn: FakeTurn, value: str) -> Steps:
 
 
 def impatient(steps: Steps, turn: FakeTurn, value: str) -> Steps:
-    """ends the turn if a call is not answered at once; =SECONDS it waits before"""
+    """ends the turn if a call is not answered at once; =SECONDS to wait before"""
     for step in steps:
         if isinstance(step, Wait):
             yield Pause(float(value or 0.0))
@@ -128,7 +128,7 @@ def slow(steps: Steps, turn: FakeTurn, value: str) -> Steps:
 
 
 def huge(steps: Steps, turn: FakeTurn, value: str) -> Steps:
-    """says one delta of 10 MB; =BYTES"""
+    """sends one delta of 10 MB; =BYTES"""
     return _before_the_second_delta(steps, turn.delta("x" * int(value or 10_000_000)))
 
 
@@ -138,7 +138,7 @@ def overlong(steps: Steps, turn: FakeTurn, value: str) -> Steps:
     return _before_the_second_delta(steps, turn.delta(words))
 
 
-# -- in which order, how often, from whom --------------------------------------------------------
+# -- order, repetition, other threads ------------------------------------------------------------
 
 
 def early(steps: Steps, turn: FakeTurn, value: str) -> Steps:
@@ -149,19 +149,19 @@ def early(steps: Steps, turn: FakeTurn, value: str) -> Steps:
 
 
 def shuffled(steps: Steps, turn: FakeTurn, value: str) -> Steps:
-    """tells everything in another order, the end last; =SEED"""
-    told: list[Step] = []
+    """sends everything in another order, the end last; =SEED"""
+    sent: list[Step] = []
     for step in steps:
-        told.append(step)
+        sent.append(step)
         if not is_json(step) or step.get("method") == "turn/completed":
-            random.Random(value).shuffle(rest := told[:-1])  # noqa: S311
+            random.Random(value).shuffle(rest := sent[:-1])  # noqa: S311
             yield from [*rest, step]
-            told.clear()
-    yield from told
+            sent.clear()
+    yield from sent
 
 
 def twice(steps: Steps, turn: FakeTurn, value: str) -> Steps:
-    """tells everything twice"""
+    """sends everything twice"""
     for step in steps:
         yield step
         if is_json(step):
@@ -169,7 +169,7 @@ def twice(steps: Steps, turn: FakeTurn, value: str) -> Steps:
 
 
 def crosstalk(steps: Steps, turn: FakeTurn, value: str) -> Steps:
-    """mixes in frames of another thread, another turn, and nobody, with STRANGER in them"""
+    """mixes in messages of another thread, another turn and no thread, with STRANGER in them"""
     elsewhere = FakeTurn("thread-elsewhere", "turn-elsewhere")
     another = FakeTurn(turn.thread, "turn-before")
     for step in steps:
@@ -183,7 +183,7 @@ def crosstalk(steps: Steps, turn: FakeTurn, value: str) -> Steps:
 
 
 def late(steps: Steps, turn: FakeTurn, value: str) -> Steps:
-    """goes on after the end, and after an interrupt, with LATE in it"""
+    """goes on after the end and after an interrupt, with LATE in the messages"""
     yield from steps
     yield from late_frames(turn)
 
@@ -196,7 +196,7 @@ def late_frames(turn: FakeTurn) -> Steps:
     yield turn.end("completed")
 
 
-# -- how it dies ---------------------------------------------------------------------------------
+# -- ends of the process -------------------------------------------------------------------------
 
 
 def die(steps: Steps, turn: FakeTurn, value: str) -> Steps:
@@ -205,7 +205,7 @@ def die(steps: Steps, turn: FakeTurn, value: str) -> Steps:
 
 
 def eof(steps: Steps, turn: FakeTurn, value: str) -> Steps:
-    """closes its output in the middle of the answer, and lives on"""
+    """closes its output in the middle of the answer, and keeps running"""
     return _before_the_second_delta(steps, Act(_close_output), Pause(inf))
 
 
@@ -214,7 +214,7 @@ def _close_output() -> None:
 
 
 def ask_and_die(steps: Steps, turn: FakeTurn, value: str) -> Steps:
-    """asks for an approval and is dead before the answer"""
+    """requests an approval and is dead before the answer"""
     return _before_the_second_delta(steps, turn.ask(APPROVALS[0]), Act(kill_itself))
 
 
@@ -222,7 +222,7 @@ def kill_itself() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-# -- how it is written ---------------------------------------------------------------------------
+# -- the output ----------------------------------------------------------------------------------
 
 
 def stderr(steps: Steps, turn: FakeTurn, value: str) -> Steps:
@@ -237,14 +237,14 @@ def _flood_stderr(size: int) -> None:
 
 
 def garbage(steps: Steps, turn: FakeTurn, value: str) -> Steps:
-    """writes lines that are no messages between the others"""
+    """writes invalid lines between the messages"""
     for step in steps:
         yield Write((b"".join(line + b"\n" for line in GARBAGE),))
         yield step
 
 
 def torn(steps: Steps, turn: FakeTurn, value: str) -> Steps:
-    """writes every message in several pieces, a letter a piece at the end of it"""
+    """writes every message in several pieces, its end byte by byte"""
     for step in steps:
         if is_json(step):
             line = _line(step)
@@ -255,7 +255,7 @@ def torn(steps: Steps, turn: FakeTurn, value: str) -> Steps:
 
 
 def glued(steps: Steps, turn: FakeTurn, value: str) -> Steps:
-    """writes messages together, as many as it has"""
+    """writes several messages at once"""
     held = b""
     for step in steps:
         if is_json(step):
@@ -275,11 +275,11 @@ _TABLE: Final = (
 FAULTS: Final[dict[str, Fault]] = {
     fault.__name__.replace("_", "-"): fault for kind in _TABLE for fault in kind
 }
-"""By name, in the order they are put on each other: the way of writing comes last."""
+"""By name, in the order in which they are applied: output faults come last."""
 
 
-def spoiled(steps: Steps, turn: FakeTurn, words: Mapping[str, str]) -> Steps:
-    """The steps with the named faults in them."""
+def with_faults(steps: Steps, turn: FakeTurn, words: Mapping[str, str]) -> Steps:
+    """The steps with the named faults applied."""
     for name, fault in FAULTS.items():
         if name in words:
             steps = fault(steps, turn, words[name])

@@ -1,4 +1,4 @@
-"""What the fake app-server says in a turn: the demo script, as Codex 0.166 would tell it."""
+"""A turn of the fake app-server: the demo script, in the messages of Codex 0.166."""
 
 from __future__ import annotations
 
@@ -25,44 +25,44 @@ USAGE: Final = {
 }
 DELTA: Final = "item/agentMessage/delta"
 IN_ONE_WRITE: Final = 16
-"""So many deltas fit into what a pipe takes at once."""
+"""The number of deltas that fit into one write to a pipe."""
 
 
 @frozen
 class Wait:
-    """The turn goes on when the client has answered this request."""
+    """Wait until the client has answered this request."""
 
     id: int | str
 
 
 @frozen
 class Write:
-    """Bytes as they are, each piece in a write of its own."""
+    """Raw bytes, each piece in its own write."""
 
     pieces: tuple[bytes, ...]
 
 
 @frozen
 class Pause:
-    """The turn goes on after so many seconds."""
+    """Wait for some seconds."""
 
     seconds: float
 
 
 @frozen
 class Act:
-    """Something the process does, once everything before it has been written."""
+    """An action after everything before it has been written."""
 
     do: Callable[[], None]
 
 
 Step: TypeAlias = Json | Write | Pause | Wait | Act
-"""What a turn does next; an object is a message."""
+"""One step of a turn; an object is a message."""
 
 
 @define(slots=False)
 class FakeTurn:
-    """One turn of one thread. Its steps are taken one at a time; between two it can be left."""
+    """One turn of one thread. It can be stopped between any two steps."""
 
     thread: str
     turn: str
@@ -70,7 +70,7 @@ class FakeTurn:
     inputs: list[Json] = Factory(list[Json])
     tools: list[Json] = Factory(list[Json])
     numbers: Iterator[int] = Factory(count)
-    """The backend's own numbers, for its requests."""
+    """The ids of the backend's own requests."""
     answers: dict[int | str, Json] = Factory(dict[int | str, Json])
     over: str = ""
     """How the turn ended: empty while it runs."""
@@ -83,19 +83,19 @@ class FakeTurn:
 
     @property
     def said(self) -> str:
-        """What the user said last."""
+        """The text of the last user message."""
         said = [item_text(item) for item in self._items if item.get("role") == "user"]
         return said[-1] if said else ""
 
     # -- messages --------------------------------------------------------------------------------
 
-    def tell(self, method: str, **params: Any) -> Json:
+    def notify(self, method: str, **params: Any) -> Json:
         """A notification of this turn."""
         named = {"threadId": self.thread, "turnId": self.turn, **params}
         return {"method": method, "params": named, "emittedAtMs": int(time.time() * 1000)}
 
     def ask(self, method: str, **params: Any) -> Json:
-        """A request to the client, in the backend's own numbers; approvals have names instead."""
+        """A request to the client, with the backend's own id; approvals have string ids."""
         number: int | str = next(self.numbers)
         if method != "item/tool/call":
             number = f"ask-{number}"
@@ -103,10 +103,10 @@ class FakeTurn:
         return {"method": method, "id": number, "params": named}
 
     def delta(self, words: str) -> Json:
-        return self.tell(DELTA, itemId="msg_1", delta=words)
+        return self.notify(DELTA, itemId="msg_1", delta=words)
 
     def raw(self, item: Json) -> Json:
-        return self.tell("rawResponseItem/completed", item=item)
+        return self.notify("rawResponseItem/completed", item=item)
 
     def state(self, status: str, error: Json | None = None) -> dict[str, Any]:
         return {"id": self.turn, "items": [], "status": status, "error": error}
@@ -114,12 +114,12 @@ class FakeTurn:
     # -- playing ---------------------------------------------------------------------------------
 
     def steps(self, deltas: int | None = None) -> Iterator[Step]:
-        """The whole turn; with `deltas`, so many of them instead of the script, at full speed."""
-        yield self.tell("turn/started", turn=self.state("inProgress"))
+        """The whole turn; with `deltas`, so many deltas at full speed instead of the script."""
+        yield self.notify("turn/started", turn=self.state("inProgress"))
         for item in self._said_now:
             yield self.raw(item)
-            yield self.tell("item/started", item={"type": "userMessage"})
-            yield self.tell("item/completed", item={"type": "userMessage"})
+            yield self.notify("item/started", item={"type": "userMessage"})
+            yield self.notify("item/completed", item={"type": "userMessage"})
         if deltas is not None:
             yield from self._flood(deltas)
             yield from self.response_end()
@@ -130,10 +130,10 @@ class FakeTurn:
 
     def end(self, status: str, error: Json | None = None) -> Json:
         self.over = status
-        return self.tell("turn/completed", turn=self.state(status, error))
+        return self.notify("turn/completed", turn=self.state(status, error))
 
     def interrupted(self) -> Iterator[Step]:
-        """What comes after an interrupt: the calls under way fail first."""
+        """The messages after an interrupt: running calls fail first."""
         for call in self._running.values():
             yield self._tool_item("completed", call, status="failed", success=False)
             yield self.raw(_output(call, "dynamic tool call was cancelled"))
@@ -141,7 +141,7 @@ class FakeTurn:
         yield self.raw({"type": "message", "role": "user", "content": aborted})
 
     def _rounds(self) -> Iterator[Step]:
-        """Answer; run the tools that were called; answer again, with their results."""
+        """Answer, run the called tools, and answer again with their results."""
         while True:
             says = answer({"input": self._items, "tools": self._tools})
             if says.status != 200:
@@ -150,7 +150,7 @@ class FakeTurn:
             if says.first_try is not None:
                 yield from islice(self._item(says.items[0], says.piece), 2)
                 error = {"message": "Reconnecting... 1/2", "codexErrorInfo": "other"}
-                yield self.tell("error", error=error, willRetry=True)
+                yield self.notify("error", error=error, willRetry=True)
             calls: list[Json] = []
             for item in says.items:
                 yield from self._item(item, says.piece)
@@ -169,27 +169,27 @@ class FakeTurn:
             yield Pause(item["seconds"])
             return
         identity = item["id"]
-        if item["type"] == "function_call":  # announced or not, it is told when it is whole
+        if item["type"] == "function_call":  # sent when it is complete, announced or not
             yield Pause(item.get("seconds", 0.0))
             yield self.raw({key: value for key, value in item.items() if key != "seconds"})
             return
         words = text_of(item["text"])
         pieces = [words[start : start + piece] for start in range(0, len(words), piece)]
         if item["type"] == "reasoning":
-            yield self.tell("item/started", item={"type": "reasoning", "id": identity})
+            yield self.notify("item/started", item={"type": "reasoning", "id": identity})
             for part in pieces:
                 method = "item/reasoning/summaryTextDelta"
-                yield self.tell(method, itemId=identity, delta=part, summaryIndex=0)
+                yield self.notify(method, itemId=identity, delta=part, summaryIndex=0)
             done = {"type": "reasoning", "id": identity, "summary": [words]}
-            yield self.tell("item/completed", item=done)
+            yield self.notify("item/completed", item=done)
             summary = [{"type": "summary_text", "text": words}]
             sealed = item["encrypted_content"]
             yield self.raw({**done, "summary": summary, "encrypted_content": sealed})
             return
-        yield self.tell("item/started", item={"type": "agentMessage", "id": identity, "text": ""})
+        yield self.notify("item/started", item={"type": "agentMessage", "id": identity, "text": ""})
         for part in pieces:
             yield self.delta(part)
-        yield self.tell(
+        yield self.notify(
             "item/completed", item={"type": "agentMessage", "id": identity, "text": words}
         )
         content = [{"type": "output_text", "text": words}]
@@ -204,14 +204,14 @@ class FakeTurn:
             yield Write((lines,))
 
     def response_end(self) -> Iterator[Json]:
-        yield self.tell("rawResponse/completed", responseId="resp_1", usage=USAGE)
+        yield self.notify("rawResponse/completed", responseId="resp_1", usage=USAGE)
         both = {"total": USAGE, "last": USAGE}
-        yield self.tell("thread/tokenUsage/updated", tokenUsage=both)
+        yield self.notify("thread/tokenUsage/updated", tokenUsage=both)
 
     # -- tools -----------------------------------------------------------------------------------
 
     def _tools_run(self, calls: list[Json]) -> Iterator[Step]:
-        """Ask the client to run them all, wait for it, and put the results into the history."""
+        """Ask the client to run all calls, wait, and add the outputs to the history."""
         self._items += calls
         declared = {text_of(tool.get("name")) for tool in self._tools}
         waits: list[tuple[Json, Wait]] = []
@@ -221,8 +221,8 @@ class FakeTurn:
                 continue
             self._running[call["call_id"]] = call
             yield self._tool_item("started", call, status="inProgress")
-            told = {"callId": call["call_id"], "tool": call["name"]}
-            request = self.ask("item/tool/call", **told, arguments=_parsed(call))
+            params = {"callId": call["call_id"], "tool": call["name"]}
+            request = self.ask("item/tool/call", **params, arguments=_parsed(call))
             yield request
             waits.append((call, Wait(request["id"])))
         for call, wait in waits:
@@ -239,7 +239,7 @@ class FakeTurn:
 
     def _tool_item(self, what: str, call: Json, **state: Any) -> Json:
         item = {"type": "dynamicToolCall", "id": call["call_id"], "tool": call["name"], **state}
-        return self.tell(f"item/{what}", item={**item, "arguments": _parsed(call)})
+        return self.notify(f"item/{what}", item={**item, "arguments": _parsed(call)})
 
     # -- bad ends --------------------------------------------------------------------------------
 
@@ -253,7 +253,7 @@ class FakeTurn:
 
     def _failed(self, message: str, info: object) -> Iterator[Step]:
         error = {"message": message, "codexErrorInfo": info}
-        yield self.tell("error", error=error, willRetry=False)
+        yield self.notify("error", error=error, willRetry=False)
         yield self.end("failed", error)
 
 
@@ -271,7 +271,7 @@ def _output(call: Json, words: str) -> Json:
 
 
 def _refusal(says: Says) -> tuple[str, object]:
-    """How Codex tells of an upstream that refused."""
+    """The error of Codex for a rejected upstream request."""
     match says.status:
         case 401:
             info = {"httpConnectionFailed": {"httpStatusCode": 401}}

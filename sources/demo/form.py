@@ -1,4 +1,4 @@
-"""The form that a request wants its answer in, as the scripted model understands it."""
+"""The JSON schema of a request, as the scripted model understands it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOT_CLOSED = "'additionalProperties' is required to be supplied and to be false
 
 
 def wanted_schema(request: Json) -> Json | None:
-    """The schema for the answer: that of the request's format, else one in its instructions."""
+    """The schema for the answer, from the request's format or else from its instructions."""
     form = _format(request)
     if form.get("type") == "json_schema":
         return as_json(form.get("schema"))
@@ -28,7 +28,7 @@ def wanted_schema(request: Json) -> Json | None:
 
 
 def refused_schema(request: Json) -> dict[str, Any] | None:
-    """The error for a strict schema that OpenAI does not take; None where there is none."""
+    """The error for a strict schema that OpenAI rejects; None if it accepts it."""
     form = _format(request)
     if form.get("type") != "json_schema" or form.get("strict") is not True:
         return None

@@ -1,4 +1,4 @@
-"""A scripted model behind the Responses API: an HTTP server on loopback, without a login."""
+"""A scripted model with the Responses API: an HTTP server on loopback, without a login."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pipeline.errors import only_member
 from pipeline.loose_json import Json, as_json
 from sources.demo.script import Says, answer, events
 
-_serve: Any = import_module("hypercorn.trio").serve  # its own annotations are half unknown
+_serve: Any = import_module("hypercorn.trio").serve  # partly untyped
 
 
 class ScriptedModel:
-    """Answers `POST …/responses` from the script, and remembers what it was asked."""
+    """Answers `POST …/responses` from the script, and records the requests."""
 
     def __init__(self) -> None:
         self.requests: list[Json] = []
         self.leavers = 0
-        """How many clients left in the middle of an answer."""
+        """The number of clients that disconnected during an answer."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -65,7 +65,7 @@ class ScriptedModel:
             )
             await send({"type": "http.response.body", "body": data, "more_body": True})
         if says.ending == "hang":
-            await receive()  # until the client leaves
+            await receive()  # until the client disconnects
             self.leavers += 1
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def scripted_provider(base_url: str, *, stream_retries: int = 0) -> dict[str, str]:
-    """Overrides for a child: its model is at this address, and needs no key."""
+    """Configuration overrides for a model at this URL, without a key."""
     provider = "model_providers.scripted"
     return {
         "model_provider": '"scripted"',

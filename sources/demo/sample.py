@@ -1,4 +1,4 @@
-"""Something for a JSON schema: what a scripted model answers when it must answer in a form."""
+"""Makes a sample value for a JSON schema, for the scripted model's structured outputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMATS: Final = {
 }
 DEEPEST: Final = 8
 MOST: Final = 500
-"""How far and how wide a schema that contains itself is followed."""
+"""Limits for recursive schemas."""
 
 
 def sample(schema: Json) -> Any:
@@ -90,7 +90,7 @@ def _number(schema: Json, key: str, otherwise: float) -> float:
 
 
 def _within(schema: Json, usual: float) -> float:
-    """The usual number, or the nearest whole step that the bounds allow."""
+    """The default number, or the nearest whole step within the bounds."""
     low = _number(schema, "minimum", _number(schema, "exclusiveMinimum", -inf) + 1)
     high = _number(schema, "maximum", _number(schema, "exclusiveMaximum", inf) - 1)
     return min(max(usual, low), high)

@@ -1,4 +1,4 @@
-"""What the scripted model says: a scenario for each keyword, and small talk for everything else."""
+"""The scripted model's answers: a scenario for each keyword, and a default for other text."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Says:
     ending: str = "completed"
     """`completed`, `cut` (the connection ends), `hang`, or the reason of an incomplete response."""
     piece: int = 5
-    """How many characters a text delta has."""
+    """The number of characters in a text delta."""
     first_try: int | None = None
-    """The first try of a turn is cut after so many events; the next ones are told to the end."""
+    """The first try of a turn is cut after this many events; later tries are complete."""
     usage: Json = USAGE
 
 
@@ -115,12 +115,12 @@ SCENARIOS: Final[dict[str, Says]] = {
 CALL: Final = re.compile(r"^(\S+) (\{.*\})$")
 """A tool, and the arguments to call it with."""
 RECALL: Final = re.compile(r"^RECALL (\S+)$", re.MULTILINE)
-"""A line that asks where a word stands in what the model was sent."""
+"""A line that asks where a word occurs in the model's input."""
 OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
 
 
 def answer(request: Json) -> Says:
-    """What the model says to a request of the Responses API."""
+    """The model's answer to a request of the Responses API."""
     if refused := refused_schema(request):
         return Says(status=400, body=refused)
     items: list[Json] = [as_json(item) for item in as_list(request.get("input"))]
@@ -151,7 +151,7 @@ def answer(request: Json) -> Says:
 
 
 def offered(request: Json) -> list[Json]:
-    """The tools a request offers, at its top or, for newer models, in an item of their own."""
+    """The tools of a request, at its top level or, for newer models, in an item."""
     groups = list(as_list(request.get("tools")))
     for item in map(as_json, as_list(request.get("input"))):
         if item.get("type") == "additional_tools":
@@ -190,7 +190,7 @@ def _scripted(request: Json, steps: list[Step], number: int) -> Says:
 
 
 def _pictures(items: list[Json]) -> Iterator[str]:
-    """What kind of picture each one is that was ever sent."""
+    """The type of each image in the conversation."""
     for item in items:
         for part in map(as_json, as_list(item.get("content"))):
             if part.get("type") == "input_image":
@@ -198,7 +198,7 @@ def _pictures(items: list[Json]) -> Iterator[str]:
 
 
 def _recalled(word: str, items: list[Json]) -> str:
-    """Every line with the word that came before it was asked for, and who said it."""
+    """Every earlier line with the word, with its role."""
     lines = [
         f"{text_of(item.get('role'))}: {line}"
         for item in items[:-1]
@@ -209,7 +209,7 @@ def _recalled(word: str, items: list[Json]) -> str:
 
 
 def _final(request: Json, words: str) -> Says:
-    """A last answer: these words, or the form that the request wants filled in."""
+    """A final answer: this text, or a sample for the request's schema."""
     schema = wanted_schema(request)
     if schema is not None:
         words = msgspec.json.encode(sample(schema)).decode()
@@ -217,7 +217,7 @@ def _final(request: Json, words: str) -> Says:
 
 
 def _arguments(tool: Json, said: str) -> str:
-    """Something for every required string of the tool's schema."""
+    """Arguments with a text for every required property."""
     parameters = as_json(tool.get("parameters"))
     required = [text_of(name) for name in as_list(parameters.get("required"))]
     pairs = ",".join(f'"{name}":"{said[:20]}"' for name in required if '"' not in said)
@@ -251,7 +251,7 @@ def _events(says: Says) -> Iterator[Json]:
 
 
 def _call(item: Json, at: Json) -> Iterator[Json]:
-    """A call, whole; or announced at once, its arguments written in the time it takes."""
+    """A whole call, or one whose arguments are written slowly after its start."""
     seconds = item.get("seconds", 0.0)
     item = {key: value for key, value in item.items() if key != "seconds"}
     yield {"type": "response.output_item.added", "item": {**item, "arguments": ""}, **at}

@@ -1,4 +1,4 @@
-"""A script in the user's own words: what the model says, calls and waits for, line by line."""
+"""A script in the user message: what the model says, calls and waits for, line by line."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LONGEST_WAIT: Final = 60.0
 
 @frozen
 class Step:
-    """One line: what to do, and its words."""
+    """One line: a verb and its text."""
 
     verb: str
     words: str
 
 
 def steps_in(said: str) -> list[Step]:
-    """The steps in a message, a line each; none, if nothing is to be said or called.
+    """The steps in a message, one per line; none if there is nothing to say or call.
 
     CALL name {…}   calls a tool            SAY words     says something
     WAIT seconds    is silent for so long   THINK words   reasons
@@ -36,7 +36,7 @@ def steps_in(said: str) -> list[Step]:
 
 
 def round_of(steps: Sequence[Step], outputs: int) -> tuple[int, list[Step]]:
-    """The response that is due once so many calls were answered: its number and its steps."""
+    """The response after a number of answered calls: its number and its steps."""
     rounds: list[list[Step]] = [[]]
     for step in steps:
         if step.verb == "THEN":
@@ -53,12 +53,12 @@ def round_of(steps: Sequence[Step], outputs: int) -> tuple[int, list[Step]]:
 
 
 def pause(seconds: str) -> Json:
-    """A silence, as one of a response's items."""
+    """A pause, as an item of a response."""
     return {"type": "pause", "seconds": min(float(seconds), LONGEST_WAIT)}
 
 
 def usage(number: int) -> dict[str, Any]:
-    """What a response of a script costs: for each another price, so that a mix-up shows."""
+    """The usage of a response of a script, different for each, so that a mix-up shows."""
     read, written = 1000 + 100 * number, 10 + number
     return {
         "input_tokens": read,

@@ -30,7 +30,7 @@ class CallIds:
         self._used.add(call_id)
 
     def accept(self, wished: str) -> bool:
-        """Take an id that the model wrote, if it is usable and nobody has it."""
+        """Take an id that the model wrote, if it is usable and not taken."""
         if _USABLE.fullmatch(wished) is None or wished in self._used:
             return False
         self._used.add(wished)

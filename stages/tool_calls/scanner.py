@@ -30,7 +30,7 @@ class Block:
     pattern: TextPattern
     text: str
     fenced: bool = False
-    """Whether it stands in a Markdown code fence, where somebody looks at that."""
+    """Whether it stands in a Markdown code fence, where that matters."""
 
 
 Piece: TypeAlias = str | Block

@@ -50,7 +50,7 @@ FIELDS: dict[str, attrs.Attribute[Any]] = {
     field.metadata["env"]: field for field in attrs.fields(attrs.resolve_types(Settings))
 }
 NUMBERS = {name: field for name, field in FIELDS.items() if field.type in (int, float)}
-NO_LIMIT = "without a limit, a client that stops reading would keep its turn and its connection"
+NO_LIMIT = "without a limit, a client that stops reading would keep its turn and connection"
 WITH_A_HINT = {"PROXY_WORKERS", "PROXY_WRITE_TIMEOUT_S"}
 
 

@@ -139,7 +139,7 @@ def test_the_responses_api_has_an_output_mode_of_its_own(
     assert settings.output_mode_for(turn) == mode
 
 
-def test_a_switched_off_cut_is_told_as_off() -> None:
+def test_a_disabled_cut_is_shown_as_off() -> None:
     assert Settings(stop_after_tools=False).effective_cut_mode == "off"
     assert Settings(stop_after_tools_mode="first").effective_cut_mode == "first"
 
@@ -165,7 +165,7 @@ def test_a_stages_settings_stand_in_its_own_file() -> None:
 
 def test_every_setting_is_declared_by_the_part_that_it_sets() -> None:
     modules = {declared_in(field.name) for field in attrs.fields(Settings)}
-    assert "pipeline.assembly.settings" not in modules
+    assert "pipeline.config.settings" not in modules
     assert len(modules) > 12
 
 

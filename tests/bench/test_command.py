@@ -46,7 +46,7 @@ def medians(told: dict[str, Any]) -> dict[tuple[str, str], list[float]]:
     return found
 
 
-def test_every_scenario_is_measured_told_and_drawn(tmp_path: Path) -> None:
+def test_every_scenario_is_measured_reported_and_drawn(tmp_path: Path) -> None:
     printed, told = bench(tmp_path)
     found = medians(told)
     assert {scenario for scenario, _ in found} == {"machine", *SCENARIOS}
@@ -70,7 +70,7 @@ def test_the_real_codex_can_be_measured_too(tmp_path: Path) -> None:
     assert told["about"]["backend"] == "codex"
 
 
-def test_who_ends_it_early_leaves_no_process_behind(tmp_path: Path) -> None:
+def test_an_interrupted_run_leaves_no_process_behind(tmp_path: Path) -> None:
     mark = f"bench-test-{tmp_path.name}"
     running = subprocess.Popen(
         [sys.executable, "-m", "pipeline", "bench", "--rounds", "1", "paced"],
@@ -81,7 +81,7 @@ def test_who_ends_it_early_leaves_no_process_behind(tmp_path: Path) -> None:
     until(lambda: len(marked(mark)) >= 3)  # the benchmark, the server, the backend
     running.terminate()
     told, _ = running.communicate(timeout=30)
-    assert (running.returncode, b"it was ended early" in told) == (130, True)
+    assert (running.returncode, b"interrupted: these are the results" in told) == (130, True)
     until(lambda: not marked(mark))
 
 
@@ -118,8 +118,8 @@ def test_the_benchmark_measures_a_turn_that_is_one() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["speed"], "there is no scenario speed; there are ttft, paced"),
-        (["--rounds", "0"], "--rounds 0 is not possible; it takes 1 or more"),
+        (["speed"], "unknown scenario speed; the scenarios are ttft, paced"),
+        (["--rounds", "0"], "--rounds must be 1 or more (got 0)"),
         (["--real", "held"], "--real measures ttft, paced, burst; name one of them"),
     ],
 )

@@ -145,7 +145,7 @@ def test_a_curve_rises_from_none_to_all_and_never_goes_back(results: Results) ->
 
 @settings(deadline=None)
 @given(books())
-def test_every_arm_is_told_of_and_has_a_curve_if_it_has_values(results: Results) -> None:
+def test_every_arm_is_named_and_has_a_curve_if_it_has_values(results: Results) -> None:
     picture = svg(results)
     arms = [[v for v in spread.values if v == v] for spread in results.spreads.values()]  # noqa: PLR0124
     assert len(drawn(picture, "path")) == sum(bool(values) for values in arms)

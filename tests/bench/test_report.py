@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pipeline.bench.report import WIDTH, number, table, write_json
 from pipeline.bench.results import Results
-from pipeline.cli.terminal import Paint
 from pipeline.errors import UsageError
+from pipeline.terminal import Paint
 
 
 class Screen(io.StringIO):
@@ -146,7 +146,7 @@ def test_every_figure_has_a_row_and_no_line_is_too_long(results: Results) -> Non
 # -- JSON ------------------------------------------------------------------------------------------
 
 
-def test_the_json_has_every_sample_after_what_is_told_about_the_run(tmp_path: Path) -> None:
+def test_the_json_has_every_sample_after_the_description_of_the_run(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     write_json(str(path), a_run(), {"rounds": 3, "unit": "µs"})
     text = path.read_text("utf-8")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from pipeline.serve.exchange import client_ids
+from pipeline.serve.observe.exchange import client_ids
 
 from .codex_client import CodexClient, Ran
 from .conftest import FEW, KEY
@@ -111,7 +111,7 @@ def test_codex_says_which_session_and_conversation_a_request_belongs_to(
         assert client_ids(body["client_metadata"].get) == own
 
 
-def test_codex_runs_the_command_that_is_called_for_and_tells_what_it_wrote(
+def test_codex_runs_the_called_command_and_sends_its_output(
     codex: CodexClient,
 ) -> None:
     ran = check(codex.run(echo("plums")))
@@ -268,7 +268,7 @@ def test_an_answer_that_breaks_off_fails_the_run_at_once(
     ("words", "status", "complaint"),
     [("E429", 429, "Quota exceeded"), ("E400", 400, "the request is wrong")],
 )
-def test_a_refusal_is_told_with_its_reason(
+def test_a_rejection_is_shown_with_its_reason(
     codex: CodexClient, provider: dict[str, Any], words: str, status: int, complaint: str
 ) -> None:
     ran = codex.run(words, provider=provider)

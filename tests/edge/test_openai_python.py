@@ -123,7 +123,7 @@ async def test_a_call_comes_whole_with_the_model_s_very_words(client: AsyncOpenA
     assert call.function.arguments == '{"query": "x",  "n": 1.0}'
 
 
-async def test_the_stream_helper_tells_of_text_and_of_its_end(client: AsyncOpenAI) -> None:
+async def test_the_stream_helper_reports_text_and_its_end(client: AsyncOpenAI) -> None:
     async with client.chat.completions.stream(model=MODEL, messages=user("TEXT")) as stream:
         events = [event async for event in stream]
         completion = await stream.get_final_completion()

@@ -112,7 +112,7 @@ async def test_a_plain_stream_ends_with_what_would_have_come_whole(client: Async
     assert last.response.output == done
 
 
-async def test_the_stream_helper_tells_of_text_and_of_its_end(client: AsyncOpenAI) -> None:
+async def test_the_stream_helper_reports_text_and_its_end(client: AsyncOpenAI) -> None:
     async with client.responses.stream(model=MODEL, input="TEXT") as stream:
         snapshots = [
             event.snapshot async for event in stream if event.type == "response.output_text.delta"

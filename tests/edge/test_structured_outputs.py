@@ -116,7 +116,7 @@ async def test_the_sdk_parses_a_model_with_optional_fields_on_both_apis(
     assert response.output_parsed == Meeting(**FILLED)
 
 
-async def test_the_sdk_is_told_which_part_of_a_strict_model_is_open(client: AsyncOpenAI) -> None:
+async def test_the_sdk_learns_which_part_of_a_strict_model_is_open(client: AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match=r"at properties\.amounts,") as on_chat:
         await client.chat.completions.parse(
             model=MODEL, messages=[{"role": "user", "content": QUESTION}], response_format=Ledger

@@ -104,7 +104,7 @@ OUTSIDE: list[tuple[dict[str, Any], str, str]] = [
     (TEXT, "the root", 'the type must be "object"'),
     ({**STEP, "type": ["object"]}, "the root", 'the type must be "object"'),
     ({"$ref": "#/$defs/S", "$defs": {"S": STEP}}, "the root", 'the type must be "object"'),
-    ({**STEP, "$ref": "#/$defs/S"}, "the root", "$ref must stand alone, without type"),
+    ({**STEP, "$ref": "#/$defs/S"}, "the root", "$ref must be the only keyword, without type"),
     ({"anyOf": [STEP, STEP]}, "the root", "anyOf is not supported at the root"),
     ({**STEP, "anyOf": [STEP]}, "the root", "anyOf is not supported at the root"),
     # objects that are not closed, wherever they are
@@ -146,20 +146,24 @@ OUTSIDE: list[tuple[dict[str, Any], str, str]] = [
         "additionalProperties must be false",
     ),
     # properties that may be left out
-    (NO_NAMES, "the root", "required must list every property, and lacks 'x'"),
+    (NO_NAMES, "the root", "required must list every property, but 'x' is missing"),
     (
         {key: value for key, value in NO_NAMES.items() if key != "required"},
         "the root",
-        "required must list every property, and lacks 'x'",
+        "required must list every property, but 'x' is missing",
     ),
     (
         {**NO_NAMES, "required": "x"},
         "the root",
-        "required must list every property, and lacks 'x'",
+        "required must list every property, but 'x' is missing",
     ),
-    (closed(a=NO_NAMES), "properties.a", "required must list every property, and lacks 'x'"),
-    ({**STEP, "required": ["text", "y"]}, "the root", "required lists 'y', which is no property"),
-    ({**STEP, "required": ["text", {}]}, "the root", "required lists {}, which is no property"),
+    (closed(a=NO_NAMES), "properties.a", "required must list every property, but 'x' is missing"),
+    (
+        {**STEP, "required": ["text", "y"]},
+        "the root",
+        "required lists 'y', which is not a property",
+    ),
+    ({**STEP, "required": ["text", {}]}, "the root", "required lists {}, which is not a property"),
     # keywords
     *[
         (closed(a={**TEXT, keyword: 1}), "properties.a", f"{keyword} is not supported")
@@ -173,7 +177,7 @@ OUTSIDE: list[tuple[dict[str, Any], str, str]] = [
     (
         {**closed(a={"$ref": "#/$defs/S", "description": "A step."}), "$defs": {"S": STEP}},
         "properties.a",
-        "$ref must stand alone, without description",
+        "$ref must be the only keyword, without description",
     ),
     # what is no schema, or says too little
     (closed(a={}), "properties.a", "the type is missing"),
@@ -182,16 +186,16 @@ OUTSIDE: list[tuple[dict[str, Any], str, str]] = [
     (closed(a={"anyOf": [None]}), "properties.a.anyOf.0", "a schema must be an object"),
     (closed(a={"anyOf": []}), "properties.a", "the type is missing"),
     (closed(a={**TEXT, "anyOf": {}}), "properties.a", "anyOf must be an array of schemas"),
-    (closed(a={"type": "array"}), "properties.a", "an array must say in items what it holds"),
+    (closed(a={"type": "array"}), "properties.a", "an array must define its items"),
     (
         closed(a={"type": "array", "items": [TEXT]}),
         "properties.a",
-        "an array must say in items what it holds",
+        "an array must define its items",
     ),
     ({**STEP, "properties": []}, "the root", "properties must be an object"),
     (closed(a={**TEXT, "enum": {}}), "properties.a", "enum must be an array of values"),
     *[
-        (closed(a={"$ref": reference}), "properties.a", "$ref must lead to a part of this schema")
+        (closed(a={"$ref": reference}), "properties.a", "$ref must point to a part of this schema")
         for reference in REFERENCES
     ],
     *[

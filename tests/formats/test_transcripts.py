@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import trio
+from attrs import frozen
 from trio.testing import MockClock
 
 from pipeline.assembly import Settings, recipe
@@ -17,6 +18,7 @@ from pipeline.errors import UsageError
 from pipeline.events import Burst, Event, TextDelta, TurnEnd
 from pipeline.formats import transcripts
 from pipeline.formats.transcripts import Record, bounded_lines, read_records
+from pipeline.turn import Turn
 from sinks.collect import Collect
 from sources.replay import Replay
 
@@ -147,7 +149,7 @@ def test_bytes_that_are_no_unicode_are_mended() -> None:
 
 
 @pytest.mark.parametrize("line", ["[1,2]", "7", '"text"', "null", "true"])
-def test_json_that_is_no_object_is_a_message_of_nobody(line: str) -> None:
+def test_json_that_is_not_an_object_is_a_message_of_no_dialect(line: str) -> None:
     (record,) = records(line.encode())
     assert (record.message, record.problem, record.at) == (json.loads(line), None, None)
 
@@ -190,25 +192,24 @@ def test_a_broken_event_is_a_problem_and_not_the_end() -> None:
 # -- replay ----------------------------------------------------------------------------------------
 
 
+@frozen
 class Heard:
-    """A reader that takes a moment for each burst, and notes when it came."""
+    """What a replay gave, and when each burst came to a reader that takes a moment for it."""
 
-    ready = False
+    bursts: list[Burst]
+    times: list[float]
 
-    def __init__(self) -> None:
-        self.bursts: list[Burst] = []
-        self.times: list[float] = []
 
-    async def send(self, value: Burst, /) -> None:
-        await trio.lowlevel.checkpoint()
-        self.bursts.append(value)
-        self.times.append(trio.current_time())
-
-    def send_nowait(self, value: Burst, /) -> None:
-        raise trio.WouldBlock
-
-    def close(self) -> None:
-        pass
+async def heard_from(replay: Replay) -> Heard:
+    heard = Heard([], [])
+    async with replay.open(Turn()) as incoming:
+        while True:
+            try:
+                heard.bursts.append(await incoming.receive())
+            except trio.EndOfChannel:
+                return heard
+            heard.times.append(trio.current_time())
+            await trio.lowlevel.checkpoint()
 
 
 def written(path: Path, lines: Iterable[object]) -> Path:
@@ -226,8 +227,7 @@ def recorded_at(*times: float) -> list[dict[str, Any]]:
 
 @every_recording
 async def test_at_full_speed_a_replay_sends_what_it_decodes(path: Path) -> None:
-    heard = Heard()
-    await Replay(path).run(heard)
+    heard = await heard_from(Replay(path))
     assert heard.bursts == list(Replay(path).events())
     assert isinstance(heard.bursts[-1][-1], TurnEnd)
 
@@ -243,8 +243,8 @@ async def test_in_time_a_replay_keeps_the_recorded_gaps(
     speed: float, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     path = written(tmp_path / "t.jsonl", recorded_at(100.0, 100.5, 100.5, 103.5))
-    heard, began = Heard(), trio.current_time()
-    await Replay(path, speed=speed).run(heard)
+    began = trio.current_time()
+    heard = await heard_from(Replay(path, speed=speed))
     gaps = [(at - began) * speed for at in heard.times]
     assert gaps == pytest.approx([0.0, 0.5, 0.5, 3.5])
     assert stamps(heard) == [100.0, 100.0, 100.5, 100.5, 103.5]
@@ -254,8 +254,8 @@ async def test_in_time_a_clock_that_was_set_back_costs_nothing(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     path = written(tmp_path / "t.jsonl", recorded_at(100.0, 40.0, 41.0))
-    heard, began = Heard(), trio.current_time()
-    await Replay(path, speed=1.0).run(heard)
+    began = trio.current_time()
+    heard = await heard_from(Replay(path, speed=1.0))
     assert [at - began for at in heard.times] == pytest.approx([0.0, 0.0, 1.0])
     assert stamps(heard) == [100.0, 100.0, 100.0, 100.0]
 
@@ -266,8 +266,8 @@ async def test_messages_that_mean_something_keep_their_pace(
     noise = {"method": "thread/status/changed"}
     lines = [delta("a"), *[noise] * 50, delta("b"), {"id": 1, "result": None}, delta("c")]
     path = written(tmp_path / "t.jsonl", lines)
-    heard, began = Heard(), trio.current_time()
-    await Replay(path, pace=0.25).run(heard)
+    began = trio.current_time()
+    heard = await heard_from(Replay(path, pace=0.25))
     assert [at - began for at in heard.times] == pytest.approx([0.0, 0.25, 0.5])
 
 
@@ -275,8 +275,7 @@ async def test_a_pace_is_the_least_time_between_messages_replayed_in_time(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     path = written(tmp_path / "t.jsonl", recorded_at(100.0, 100.0, 100.1, 105.0))
-    heard = Heard()
-    await Replay(path, speed=1.0, pace=1.0).run(heard)
+    heard = await heard_from(Replay(path, speed=1.0, pace=1.0))
     gaps = [later - at for at, later in zip(heard.times, heard.times[1:], strict=False)]
     assert min(gaps) >= 1.0 - 1e-9
     assert gaps[-1] >= 4.9 - 1e-9
@@ -312,7 +311,7 @@ def test_a_line_that_never_ends_takes_no_more_memory_than_a_long_one(
         list(bounded_lines(io.BytesIO(b"x" * 100)))
 
 
-def test_a_watcher_is_told_of_every_message_and_what_became_of_it(tmp_path: Path) -> None:
+def test_a_watcher_gets_every_message_and_its_events(tmp_path: Path) -> None:
     told: list[tuple[int, int, list[str]]] = []
 
     def watch(record: Record, events: Iterable[Event], reasons: list[str]) -> None:
@@ -360,7 +359,7 @@ async def test_a_file_that_is_no_transcript_is_named_in_the_error(
         path.write_bytes(content)
     for replay in (Replay(path), Replay(path, speed=1.0)):
         with pytest.raises(UsageError, match=r"some file\.bin: "):
-            await replay.run(Heard())
+            await heard_from(replay)
     with pytest.raises(UsageError, match=r"some file\.bin: "):
         list(Replay(path).events())
 

@@ -318,7 +318,7 @@ keys = identifiers.filter(lambda key: key not in ("name", "args", "use_tool"))
 
 
 def exact(value: object) -> str:
-    """JSON that tells `1`, `1.0` and `true` apart, which Python's equality does not."""
+    """JSON in which `1`, `1.0` and `true` differ, unlike Python's equality."""
     return json.dumps(value, sort_keys=True)
 
 

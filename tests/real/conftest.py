@@ -19,15 +19,15 @@ from attrs import evolve
 
 from pipeline import assembly
 from pipeline.assembly import Settings, chat_options
-from pipeline.chain import Pipeline
 from pipeline.events import Event
 from pipeline.loose_json import Json
+from pipeline.recipe import Pipeline
 from pipeline.turn import Turn
-from sinks.chat_json import ChatCompletion, ChatJson
+from sinks.chat import ChatCompletion, ChatJson
 from sinks.collect import Collect
-from sources.app_server.process.backend import Pool, open_backend
 from sources.app_server.process.options import BackendOptions
-from sources.app_server.turn.turns import AppServerTurn
+from sources.app_server.process.pool import Pool, open_pool
+from sources.app_server.turn.source import AppServerSource
 from sources.demo.model import ScriptedModel
 from sources.demo.provider import scripted_provider
 from tests.support.codex_binaries import WHEEL, binary_of
@@ -102,7 +102,7 @@ def open_codex(codex: str, overrides: dict[str, str]) -> OpenCodex:
 
     def opened(**options: Any) -> AbstractAsyncContextManager[Pool]:
         chosen = BackendOptions(codex=codex, overrides=overrides)
-        return open_backend(evolve(chosen, **options))
+        return open_pool(evolve(chosen, **options))
 
     return opened
 
@@ -157,12 +157,12 @@ async def _ask(backend: Pool, turn: Turn, settings: Settings | None = None) -> C
     settings = settings or Settings()
     sink = ChatJson(chat_options(settings, turn))
     with trio.fail_after(LONG_ENOUGH):
-        return await assembly.recipe(settings).run(AppServerTurn(backend, turn), sink, turn)
+        return await assembly.recipe(settings).run(AppServerSource(backend), sink, turn)
 
 
 async def _watch(backend: Pool, turn: Turn, recipe: Pipeline) -> list[Event]:
     with trio.fail_after(LONG_ENOUGH):
-        return await recipe.run(AppServerTurn(backend, turn), Collect(), turn)
+        return await recipe.run(AppServerSource(backend), Collect(), turn)
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from pipeline.loose_json import Json
 from pipeline.requests.chat import ChatRequest
 from pipeline.requests.shared.answer_form import AS_JSON
 from pipeline.requests.shared.conversation import NO_OUTPUT
-from sinks.chat_json import ChatCompletion
-from sources.app_server.process.backend import Pool
+from sinks.chat import ChatCompletion
+from sources.app_server.process.pool import Pool
 from sources.demo.model import ScriptedModel
 
 Ask: TypeAlias = Callable[..., Awaitable[ChatCompletion]]
@@ -146,7 +146,7 @@ async def test_codex_asks_for_reasoning_of_its_own_accord(asked: Asked) -> None:
     assert request["reasoning"]["summary"] == "auto"
 
 
-async def test_a_wish_for_json_reaches_the_model_in_words(asked: Asked) -> None:
+async def test_a_request_for_json_reaches_the_model_as_text(asked: Asked) -> None:
     request = await asked(
         {"role": "user", "content": "TEXT"}, response_format={"type": "json_object"}
     )

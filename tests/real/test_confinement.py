@@ -1,4 +1,4 @@
-"""What real Codex versions offer and tell the model: the client's things and nothing else."""
+"""What real Codex versions send to the model: only what the client sent."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from attrs import evolve
 from pipeline.assembly import Settings
 from pipeline.loose_json import Json
 from pipeline.turn import Tool, Turn
-from sinks.chat_json import ChatCompletion
-from sources.app_server.process.backend import Pool
+from sinks.chat import ChatCompletion
+from sources.app_server.process.pool import Pool
 from sources.demo import script
 from sources.demo.model import ScriptedModel
 from sources.demo.script import SCENARIOS, Says, call
@@ -37,7 +37,7 @@ OLD_TOOLS = [
     "update_plan",
     "view_image",
 ]
-"""What the old version offers its model whatever it is told."""
+"""What the old version always offers to its model."""
 KEPT_TOOL = "no setting takes view_image away from its model"
 
 
@@ -76,7 +76,7 @@ async def test_the_model_is_offered_the_tools_of_the_client_and_no_others(
     assert (first["description"], first["parameters"]) == (SEARCH.description, QUERY)
 
 
-async def test_every_model_that_codex_knows_is_offered_and_told_the_same(
+async def test_every_model_that_codex_knows_gets_the_same(
     version: str, backend: Pool, ask: Ask, said: Said, model: ScriptedModel
 ) -> None:
     listed = await (await backend.lease()).client.request("model/list", {})
@@ -154,7 +154,7 @@ async def test_a_model_that_calls_the_tools_of_codex_gets_none_of_them(
         pytest.param(OLD, marks=pytest.mark.xfail(strict=True, reason=KEPT_TOOL)),
     ],
 )
-async def test_a_model_cannot_look_at_pictures_that_nobody_gave_it(
+async def test_a_model_cannot_open_images_that_were_not_sent(
     backend: Pool,
     ask: Ask,
     said: Said,

@@ -13,10 +13,9 @@ import trio
 
 from pipeline.assembly import Settings, recipe
 from pipeline.loose_json import Json
-from pipeline.serve.door import CodexDoor, open_door
+from pipeline.serve.backends import CodexBackend, open_backend
 from pipeline.turn import Tool, Turn
-from sinks.chat import ChatOptions
-from sinks.chat_json import ChatJson
+from sinks.chat import ChatJson, ChatOptions
 from sources.demo.model import ScriptedModel
 from sources.replay import Replay
 from tests.real.conftest import OpenCodex
@@ -40,9 +39,9 @@ def endpoint(open_codex: OpenCodex) -> OpenEndpoint:
     @asynccontextmanager
     async def opened(**flags: Any) -> AsyncGenerator[Served]:
         async with open_codex() as pool:
-            door = CodexDoor(pool, Settings(**flags), "codex", "")
-            with closing(door):
-                async with served(door, **flags) as here:
+            backend = CodexBackend(pool, Settings(**flags), "codex", "")
+            with closing(backend):
+                async with served(backend, **flags) as here:
                     yield here
 
     return opened
@@ -97,7 +96,7 @@ def developer(model: ScriptedModel) -> list[str]:
     return [part["text"] for item in items for part in item["content"]]
 
 
-async def test_the_model_is_told_what_the_client_told(
+async def test_the_model_gets_what_the_client_sent(
     endpoint: OpenEndpoint, model: ScriptedModel
 ) -> None:
     async with endpoint() as here:
@@ -144,7 +143,7 @@ async def test_turns_are_written_down_for_their_owner_alone_and_can_be_replayed(
 
 async def test_fifty_streams_at_once_each_get_their_own_words() -> None:
     said: dict[int, str] = {}
-    async with open_door(Settings(), demo=True) as door, served(door) as here:
+    async with open_backend(Settings(), demo=True) as backend, served(backend) as here:
 
         async def ask(number: int) -> None:
             words = f"number {number}: " + f"<{number}> " * 40
@@ -169,7 +168,7 @@ async def test_a_client_that_leaves_interrupts_its_turn_once(
     words: str, stream: bool, when: bytes, endpoint: OpenEndpoint, model: ScriptedModel
 ) -> None:
     async with endpoint(prime_window=60.0) as here:
-        counters = here.server.door.counters
+        counters = here.server.backend.counters
         async with wire(here) as connection:
             await connection.write(post(body(words, stream=stream)))
             await here.until(lambda: model.requests)
@@ -181,7 +180,7 @@ async def test_a_client_that_leaves_interrupts_its_turn_once(
         assert here.lines()[0]["client_left"] is True
 
 
-async def test_codex_tells_the_model_of_parallel_calls_as_it_likes_and_one_is_forwarded(
+async def test_codex_ignores_parallel_tool_calls_and_one_call_is_forwarded(
     endpoint: OpenEndpoint, model: ScriptedModel
 ) -> None:
     """What the README says of it: once this fails, there is a way to tell the model."""
@@ -191,7 +190,7 @@ async def test_codex_tells_the_model_of_parallel_calls_as_it_likes_and_one_is_fo
     assert model.requests[0]["parallel_tool_calls"] is True
 
 
-async def test_an_api_over_http_is_told_that_one_call_is_enough(
+async def test_an_api_over_http_gets_parallel_tool_calls_false(
     api: Served, model: ScriptedModel
 ) -> None:
     answer = await api.ask("BURST", tools=TOOLS, parallel_tool_calls=False)
@@ -216,13 +215,13 @@ async def test_models_are_asked_for_once(endpoint: OpenEndpoint) -> None:
         assert first == second
         name = first["data"][0]["id"]
         assert (await here.client.get(f"/v1/models/{name}")).json() == first["data"][0]
-        assert here.server.door.counters()["sent model/list"] <= 1
+        assert here.server.backend.counters()["sent model/list"] <= 1
 
 
 async def test_a_model_that_codex_hides_is_found_but_not_listed(endpoint: OpenEndpoint) -> None:
     async with endpoint(models="mine") as here:
         listed = [model["id"] for model in (await here.client.get("/v1/models")).json()["data"]]
-        known = await here.server.door.models()
+        known = await here.server.backend.models()
         (hidden, *_) = [name for name in known.unlisted if name not in known.listed]
         assert hidden not in listed
         assert listed == [*known.listed, "mine"]
@@ -235,7 +234,7 @@ async def test_nothing_that_codex_sends_is_a_problem(endpoint: OpenEndpoint) -> 
         for words in ("TEXT", "BURST", "THINK"):
             assert (await here.ask(words, tools=TOOLS)).status_code == 200
         await here.until_logged(3)
-        counters = here.server.door.counters()
+        counters = here.server.backend.counters()
         assert counters["got turn/started"] == 3
         assert [name for name in counters if name.startswith("problem")] == []
 
@@ -246,7 +245,7 @@ async def test_nothing_that_codex_sends_is_a_problem(endpoint: OpenEndpoint) -> 
 @pytest.fixture
 async def api(model_url: str) -> AsyncGenerator[Served]:
     settings = Settings(backend=f"{model_url}/responses")
-    async with open_door(settings) as door, served(door) as here:
+    async with open_backend(settings) as backend, served(backend) as here:
         yield here
 
 

@@ -12,8 +12,8 @@ from attrs import evolve
 
 from pipeline.loose_json import Json
 from pipeline.turn import Tool, Turn
-from sinks.chat_json import ChatCompletion
-from sources.app_server.process.backend import Pool
+from sinks.chat import ChatCompletion
+from sources.app_server.process.pool import Pool
 from sources.app_server.turn.kept import KeepOptions
 from sources.demo.model import ScriptedModel
 from sources.demo.script import SCENARIOS, Says, call

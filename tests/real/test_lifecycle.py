@@ -15,17 +15,16 @@ import trio
 from attrs import evolve
 
 from pipeline.assembly import Settings, recipe
-from pipeline.chain import Pipeline
 from pipeline.errors import ProxyError
 from pipeline.events import Event, Failed, RetryNotice, TextDelta
-from pipeline.stage import Receive
+from pipeline.recipe import Pipeline
 from pipeline.turn import OutputSchema, Tool, Turn
-from sinks.chat_json import ChatCompletion
+from sinks.chat import ChatCompletion
 from sinks.collect import Collect
-from sources.app_server.process.backend import Pool
+from sources.app_server.process.pool import Pool
 from sources.app_server.turn.kept import KeepOptions
 from sources.app_server.turn.place import Bounds
-from sources.app_server.turn.turns import AppServerTurn
+from sources.app_server.turn.source import AppServerSource
 from sources.demo.model import ScriptedModel
 from sources.demo.provider import scripted_provider
 
@@ -69,10 +68,11 @@ class ReadOne:
     def __init__(self) -> None:
         self.begun = trio.Event()
 
-    async def run(self, receive: Receive) -> None:
-        async for burst in receive:
-            if any(isinstance(event, TextDelta) for event in burst):
-                self.begun.set()
+    async def read(self, backend: Pool, turn: Turn) -> None:
+        async with recipe(Settings()).open(AppServerSource(backend), turn) as chain:
+            async for burst in chain:
+                if any(isinstance(event, TextDelta) for event in burst):
+                    self.begun.set()
 
 
 # -- leaving and cutting ---------------------------------------------------------------------------
@@ -88,8 +88,7 @@ async def test_a_client_that_leaves_ends_the_generation_and_the_thread(
         turn = said("HANG")
         with trio.fail_after(20):
             async with trio.open_nursery() as nursery:
-                source = AppServerTurn(backend, turn)
-                nursery.start_soon(recipe(Settings()).run, source, reader, turn)
+                nursery.start_soon(reader.read, backend, turn)
                 await reader.begun.wait()
                 assert list(home.rglob("rollout-*"))
                 nursery.cancel_scope.cancel()
@@ -108,7 +107,7 @@ async def test_a_client_that_leaves_at_once_leaves_nothing_behind(
     probes = count["sent thread/start"]
     turn = said("HANG")
     with trio.move_on_after(leave_after):
-        await recipe(Settings()).run(AppServerTurn(backend, turn), Collect(), turn)
+        await recipe(Settings()).run(AppServerSource(backend), Collect(), turn)
     await until(lambda: count["sent thread/delete"] == count["sent thread/start"] - probes)
     await until(lambda: client.load == 0)
     assert count["sent turn/interrupt"] == count["sent turn/start"]
@@ -198,13 +197,12 @@ async def test_a_child_killed_in_the_middle_fails_its_turn_and_the_next_one_work
     caught: list[Event] = []
 
     async def run() -> None:
-        caught.extend(await Pipeline().run(AppServerTurn(backend, turn), Collect(), turn))
+        caught.extend(await Pipeline().run(AppServerSource(backend), Collect(), turn))
 
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run)
-            source = AppServerTurn(backend, turn)
-            nursery.start_soon(recipe(Settings()).run, source, reader, turn)
+            nursery.start_soon(reader.read, backend, turn)
             await reader.begun.wait()
             os.kill(child, signal.SIGKILL)
     (failed,) = (event for event in caught if isinstance(event, Failed))
@@ -225,7 +223,7 @@ BOUNDS = Bounds(first_event=2.0, idle=1.0, total=6.0)
 
 async def failure_within(backend: Pool, turn: Turn, bounds: Bounds) -> Failed:
     with trio.fail_after(15):
-        events = await Pipeline().run(AppServerTurn(backend, turn, bounds), Collect(), turn)
+        events = await Pipeline().run(AppServerSource(backend, bounds), Collect(), turn)
     (failed,) = (event for event in events if isinstance(event, Failed))
     return failed
 

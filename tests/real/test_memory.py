@@ -12,9 +12,9 @@ import pytest
 import trio
 
 from pipeline.turn import Turn
-from sinks.chat_json import ChatCompletion
-from sources.app_server.process.backend import Pool
+from sinks.chat import ChatCompletion
 from sources.app_server.process.patience import Patience
+from sources.app_server.process.pool import Pool
 from sources.demo.model import ScriptedModel
 
 Ask: TypeAlias = Callable[..., Awaitable[ChatCompletion]]

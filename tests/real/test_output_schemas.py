@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.assembly import Settings
 from pipeline.loose_json import Json, as_json
-from pipeline.serve.door import CodexDoor
+from pipeline.serve.backends import CodexBackend
 from sources.app_server.protocol.prompts import FORM_RULE
 from sources.demo.model import ScriptedModel
 from tests.real.conftest import OpenCodex
@@ -27,9 +27,9 @@ def version(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def here(open_codex: OpenCodex) -> AsyncGenerator[Served]:
     async with open_codex() as pool:
-        door = CodexDoor(pool, Settings(), "codex", "")
-        with closing(door):
-            async with served(door) as here:
+        backend = CodexBackend(pool, Settings(), "codex", "")
+        with closing(backend):
+            async with served(backend) as here:
                 yield here
 
 

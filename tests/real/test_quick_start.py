@@ -75,7 +75,7 @@ def test_the_readmes_program_calls_a_tool_and_gets_its_answer(served: str) -> No
 
 
 def test_the_curl_line_of_the_banner_is_the_readmes(served: str) -> None:
-    from pipeline.cli.serve import HELLO  # noqa: PLC0415
+    from pipeline.assembly.serving import HELLO  # noqa: PLC0415
 
     assert HELLO % "gpt-5" in pasted("sh", "curl -N", served)
 
@@ -87,7 +87,7 @@ def test_smoke_finds_everything_fine(served: str, capsys: pytest.CaptureFixture[
     for name in CHECKS:
         assert f"\n{'n/a  ' if name in undecided else 'ok   '} {name}: " in f"\n{told}"
     fine = len(CHECKS) - len(undecided)
-    assert f"\n{fine} of {len(CHECKS)} fine, 0 wrong, {len(undecided)} n/a, with" in told
+    assert f"\n{fine} of {len(CHECKS)} ok, 0 wrong, {len(undecided)} n/a, with" in told
 
 
 def test_smoke_says_what_it_cannot_use(served: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,8 +11,8 @@ import pytest
 from pipeline.assembly import Settings, recipe, recorder
 from pipeline.turn import Tool, Turn
 from sinks.collect import Collect
-from sources.app_server.process.backend import Pool
-from sources.app_server.turn.turns import AppServerTurn
+from sources.app_server.process.pool import Pool
+from sources.app_server.turn.source import AppServerSource
 from sources.replay import Replay
 
 
@@ -24,7 +24,7 @@ async def test_a_recorded_turn_replays_as_the_client_got_it(
     turn = said("BURST", tools=(Tool("localSearch"), Tool("readNote")))
     record = recorder(settings)
     assert record is not None
-    source = AppServerTurn(backend, turn, record=record)
+    source = AppServerSource(backend, record=lambda: record)
     began = time.time()
     live = await recipe(settings).run(source, Collect(), turn)
     replay = Replay(record.path)

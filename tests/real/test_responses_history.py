@@ -12,8 +12,8 @@ from pipeline.events import Event, ToolCall
 from pipeline.loose_json import Json
 from pipeline.requests.responses import ResponsesRequest
 from pipeline.turn import Turn
-from sinks.chat_json import ChatCompletion
-from sources.app_server.process.backend import Pool
+from sinks.chat import ChatCompletion
+from sources.app_server.process.pool import Pool
 from sources.demo.model import ScriptedModel
 from sources.demo.script import SCENARIOS, Says, call
 
@@ -221,7 +221,7 @@ async def test_the_model_reads_once_that_a_tool_of_a_held_turn_failed(
     assert seen(second).count("the tool call failed") == 1
 
 
-async def test_the_model_is_told_how_much_to_say(
+async def test_the_verbosity_reaches_the_model(
     backend: Pool, ask: Ask, model: ScriptedModel
 ) -> None:
     for verbosity in ("high", None):  # Codex tells only the models that it knows to listen

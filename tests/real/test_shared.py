@@ -14,10 +14,10 @@ import trio
 from attrs import evolve
 
 from pipeline.turn import Tool, Turn
-from sinks.chat_json import ChatCompletion
-from sources.app_server.process.backend import Pool
+from sinks.chat import ChatCompletion
 from sources.app_server.process.options import BackendOptions
 from sources.app_server.process.patience import Patience
+from sources.app_server.process.pool import Pool
 from sources.demo.model import ScriptedModel
 from tests.support.sharing import sharing
 

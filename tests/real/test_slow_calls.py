@@ -15,7 +15,7 @@ from attrs import frozen
 
 from pipeline.assembly import Settings
 from pipeline.loose_json import Json
-from pipeline.serve.door import CodexDoor, open_door
+from pipeline.serve.backends import CodexBackend, open_backend
 from sources.demo.model import ScriptedModel
 from tests.real.conftest import OpenCodex
 from tests.serve.scripted import CHAT, Served, served, tools
@@ -52,8 +52,8 @@ def endpoint(open_codex: OpenCodex) -> OpenEndpoint:
     @asynccontextmanager
     async def opened(**flags: Any) -> AsyncGenerator[Served]:
         async with open_codex() as pool:
-            with closing(CodexDoor(pool, Settings(**flags), "codex", "")) as door:
-                async with served(door, **flags) as here:
+            with closing(CodexBackend(pool, Settings(**flags), "codex", "")) as backend:
+                async with served(backend, **flags) as here:
                     yield here
 
     return opened
@@ -61,7 +61,10 @@ def endpoint(open_codex: OpenCodex) -> OpenEndpoint:
 
 @pytest.fixture
 async def api(model_url: str) -> AsyncGenerator[Served]:
-    async with open_door(Settings(backend=f"{model_url}/responses")) as door, served(door) as here:
+    async with (
+        open_backend(Settings(backend=f"{model_url}/responses")) as backend,
+        served(backend) as here,
+    ):
         yield here
 
 

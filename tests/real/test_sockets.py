@@ -20,11 +20,11 @@ from attrs import evolve
 
 from pipeline.errors import ProxyError
 from pipeline.turn import Tool, Turn
-from sinks.chat_json import ChatCompletion
-from sources.app_server.process.backend import Pool, open_backend
+from sinks.chat import ChatCompletion
 from sources.app_server.process.hermetic import Confinement
 from sources.app_server.process.options import BackendOptions
 from sources.app_server.process.patience import Patience
+from sources.app_server.process.pool import Pool, open_pool
 from sources.demo.model import ScriptedModel
 
 Ask: TypeAlias = Callable[..., Awaitable[ChatCompletion]]
@@ -56,7 +56,7 @@ def free_port() -> int:
 
 
 async def is_up(listen: str) -> bool:
-    """Whether somebody listens there."""
+    """Whether a server listens there."""
     try:
         if listen.startswith("unix://"):
             stream: trio.SocketStream = await trio.open_unix_socket(listen.removeprefix("unix://"))
@@ -111,7 +111,7 @@ async def text_and_burst(backend: Pool, ask: Ask, said: Said) -> None:
 
 async def test_turns_run_over_a_tcp_socket(serve: Serve, ask: Ask, said: Said) -> None:
     address = f"ws://127.0.0.1:{free_port()}"
-    async with serve(address), open_backend(BackendOptions(addresses=(address,))) as backend:
+    async with serve(address), open_pool(BackendOptions(addresses=(address,))) as backend:
         await text_and_burst(backend, ask, said)
 
 
@@ -119,18 +119,18 @@ async def test_turns_run_over_a_unix_socket(
     serve: Serve, ask: Ask, said: Said, tmp_path: Path
 ) -> None:
     address = f"unix://{tmp_path / 'codex.sock'}"
-    async with serve(address), open_backend(BackendOptions(addresses=(address,))) as backend:
+    async with serve(address), open_pool(BackendOptions(addresses=(address,))) as backend:
         await text_and_burst(backend, ask, said)
 
 
 @pytest.mark.parametrize("wanted", [False, True])
 @pytest.mark.usefixtures("home")
-async def test_the_mcp_tools_of_somebody_elses_codex_are_offered_only_where_they_are_wanted(
+async def test_the_mcp_tools_of_a_remote_codex_are_offered_only_if_enabled(
     serve: Serve, ask: Ask, said: Said, model: ScriptedModel, wanted: bool
 ) -> None:
     address = f"ws://127.0.0.1:{free_port()}"
     options = BackendOptions(addresses=(address,), mcp_servers=wanted, mcp_tools=wanted)
-    async with serve(address), open_backend(options) as backend:
+    async with serve(address), open_pool(options) as backend:
         await ask(backend, said("TEXT"))
     assert ("mcp__shouter" in json.dumps(model.requests)) == wanted
 
@@ -138,13 +138,13 @@ async def test_the_mcp_tools_of_somebody_elses_codex_are_offered_only_where_they
 async def test_a_connection_is_closed_without_waiting(serve: Serve, ask: Ask, said: Said) -> None:
     address = f"ws://127.0.0.1:{free_port()}"
     async with serve(address):
-        async with open_backend(BackendOptions(addresses=(address,))) as backend:
+        async with open_pool(BackendOptions(addresses=(address,))) as backend:
             await ask(backend, said("TEXT"))
             left = trio.current_time()
         assert trio.current_time() - left < 1.0
 
 
-async def test_a_token_opens_the_door_and_a_wrong_one_is_named_as_the_reason(
+async def test_a_token_is_accepted_and_a_wrong_one_is_named_as_the_reason(
     serve: Serve, ask: Ask, said: Said, tmp_path: Path
 ) -> None:
     address = f"ws://127.0.0.1:{free_port()}"
@@ -153,10 +153,10 @@ async def test_a_token_opens_the_door_and_a_wrong_one_is_named_as_the_reason(
     guarded = ("--ws-auth", "capability-token", "--ws-token-file", str(token))
     async with serve(address, *guarded):
         right = BackendOptions(addresses=(address,), token=token.read_text())
-        async with open_backend(right) as backend:
+        async with open_pool(right) as backend:
             await text_and_burst(backend, ask, said)
         wrong = BackendOptions(addresses=(address,), token="no", patience=IMPATIENT)  # noqa: S106
-        async with open_backend(wrong) as backend:
+        async with open_pool(wrong) as backend:
             with pytest.raises(ProxyError, match=f"{address}.*HTTP 401") as caught:
                 await ask(backend, said("TEXT"))
         assert caught.value.failure.status == 503
@@ -167,7 +167,7 @@ async def test_a_pool_serves_while_one_of_its_addresses_is_dead(
 ) -> None:
     dead, alive = (f"ws://127.0.0.1:{free_port()}" for _ in range(2))
     options = BackendOptions(addresses=(dead, alive), patience=IMPATIENT)
-    async with serve(alive), open_backend(options) as backend:
+    async with serve(alive), open_pool(options) as backend:
         for _ in range(3):
             await text_and_burst(backend, ask, said)
         assert [server.ready for server in backend.servers] == [False, True]
@@ -179,7 +179,7 @@ async def test_an_app_server_that_comes_back_is_used_again(
 ) -> None:
     address = f"ws://127.0.0.1:{free_port()}"
     options = BackendOptions(addresses=(address,), patience=IMPATIENT)
-    async with open_backend(options) as backend:
+    async with open_pool(options) as backend:
         async with serve(address):
             await text_and_burst(backend, ask, said)
         await until(lambda: not backend.ready)
@@ -233,7 +233,7 @@ async def test_a_server_behind_tls_is_used_if_its_authority_is_trusted(
     port = free_port()
     async with serve(f"ws://127.0.0.1:{port}"), behind_tls(authority, port) as secure:
         address = f"wss://127.0.0.1:{secure}"
-        async with open_backend(BackendOptions(addresses=(address,))) as backend:
+        async with open_pool(BackendOptions(addresses=(address,))) as backend:
             answer = await ask(backend, said("TEXT"))
             assert answer.body["choices"][0]["message"]["content"] == "Hello, wörld 🌍!"
             burst = await ask(backend, said("BURST", tools=TOOLS))
@@ -263,7 +263,7 @@ async def test_a_certificate_that_cannot_be_trusted_is_refused_and_named(
     async with behind_tls(authority, free_port(), name) as secure:
         address = f"wss://127.0.0.1:{secure}"
         options = BackendOptions(addresses=(address,), patience=evolve(IMPATIENT, handshake=0.5))
-        async with open_backend(options) as backend:
+        async with open_pool(options) as backend:
             with pytest.raises(ProxyError, match=says) as raised:
                 await ask(backend, said("TEXT"))
     assert raised.value.failure.status == 503
@@ -271,13 +271,11 @@ async def test_a_certificate_that_cannot_be_trusted_is_refused_and_named(
     assert "SSL_CERT_FILE" in raised.value.failure.message
 
 
-async def test_a_port_where_nobody_speaks_tls_is_said_to_be_one(
-    serve: Serve, ask: Ask, said: Said
-) -> None:
+async def test_a_port_without_tls_is_reported(serve: Serve, ask: Ask, said: Said) -> None:
     port = free_port()
     options = BackendOptions(
         addresses=(f"wss://127.0.0.1:{port}",), patience=evolve(IMPATIENT, handshake=0.5)
     )
-    async with serve(f"ws://127.0.0.1:{port}"), open_backend(options) as backend:
-        with pytest.raises(ProxyError, match="did not answer in TLS"):
+    async with serve(f"ws://127.0.0.1:{port}"), open_pool(options) as backend:
+        with pytest.raises(ProxyError, match="does not speak TLS"):
             await ask(backend, said("TEXT"))

@@ -1,4 +1,4 @@
-"""What the model behind real Codex versions is offered and told when a tool is chosen."""
+"""What the model behind real Codex versions gets if a tool is chosen."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from pipeline.loose_json import Json
 from pipeline.turn import NamedTool, Tool, ToolChoice, Turn
-from sinks.chat_json import ChatCompletion
-from sources.app_server.process.backend import Pool
+from sinks.chat import ChatCompletion
+from sources.app_server.process.pool import Pool
 from sources.demo.model import ScriptedModel
 
 Ask: TypeAlias = Callable[..., Awaitable[ChatCompletion]]
@@ -23,7 +23,7 @@ SOME = "You must call one of your tools, or several of them, now."
 
 @pytest.fixture(params=["wheel", "0.166.0"])
 def version(request: pytest.FixtureRequest) -> str:
-    """The versions that take tools; the old one is told of them in words."""
+    """The versions with tool definitions; the old one gets them as a prompt."""
     return str(request.param)
 
 

@@ -12,8 +12,8 @@ from pipeline.errors import Failure, ProxyError
 from pipeline.events import Event, Failed, ReasoningItem, TurnEnd
 from pipeline.loose_json import Json
 from pipeline.turn import OutputSchema, Tool, Turn
-from sinks.chat_json import ChatCompletion
-from sources.app_server.process.backend import Pool
+from sinks.chat import ChatCompletion
+from sources.app_server.process.pool import Pool
 from sources.demo.model import ScriptedModel
 
 Ask: TypeAlias = Callable[..., Awaitable[ChatCompletion]]

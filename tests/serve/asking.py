@@ -68,7 +68,7 @@ async def polled(here: Served, response_id: str, *until: str) -> dict[str, Any]:
 
 
 def said(turn: Turn) -> list[str]:
-    """What a turn tells the backend, item by item."""
+    """What a turn sends to the backend, item by item."""
     return [_told(item) for item in turn.items]
 
 

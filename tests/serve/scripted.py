@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias
 
 import httpx
@@ -17,11 +17,12 @@ from pipeline.assembly import Settings
 from pipeline.errors import Failure
 from pipeline.events import Event, Failed, TextDelta, ToolCall, TurnEnd, Usage
 from pipeline.loose_json import Json
-from pipeline.serve import logs
-from pipeline.serve.app import Server
-from pipeline.serve.door import Door, Models
+from pipeline.serve.backends import Models, ServerBackend
+from pipeline.serve.observe import logs
 from pipeline.serve.running import serving
-from pipeline.stage import Send, Source
+from pipeline.serve.server import Server
+from pipeline.stage import Incoming, Send, Source
+from pipeline.tasks import SendingSource
 from pipeline.turn import Turn
 
 CHAT = "/v1/chat/completions"
@@ -42,10 +43,8 @@ def call(letter: str, index: int = 0, name: str = "look", arguments: str = "{}")
     return ToolCall(f"call_{letter}", name, arguments, index)
 
 
-class ScriptedTurn:
+class ScriptedTurn(SendingSource):
     """Says its script, one burst a step, and notes how it was left."""
-
-    real_time = True
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -53,7 +52,7 @@ class ScriptedTurn:
         self.entered = trio.Event()
         self.over = trio.Event()
         self.left = ""
-        """`cancelled`, `unread` or `ended`, once it is over."""
+        """`cancelled` or `ended`, once it is over."""
 
     async def run(self, send: Send) -> None:
         self.left = "cancelled"
@@ -62,9 +61,6 @@ class ScriptedTurn:
             for step in self._script:
                 await self._take(step, send)
             self.left = "ended"
-        except trio.BrokenResourceError:
-            self.left = "unread"
-            raise
         finally:
             self.over.set()
 
@@ -81,7 +77,7 @@ class ScriptedTurn:
                 await send.send((evolve(step, at=trio.current_time()),))
 
 
-class ScriptedDoor:
+class ScriptedBackend:
     """Plays the same script for every turn, or the one that a function chooses for it."""
 
     name = "a script"
@@ -93,10 +89,10 @@ class ScriptedDoor:
     ) -> None:
         self._script = script
         self.listed: Sequence[str] | Exception | None = models
-        """What is told of the models; None: nothing, ever."""
+        """The listed models; None: the backend never replies."""
         self.unlisted: tuple[str, ...] = ()
         self.tools: list[Json] = []
-        """What is told of the tools of MCP servers."""
+        """The listed tools of MCP servers."""
         self.why_not = ""
         self.asked: list[Turn] = []
         self.turns: list[ScriptedTurn] = []
@@ -105,9 +101,20 @@ class ScriptedDoor:
     def counters(self) -> Counter[str]:
         return self.tally
 
-    def source(self, turn: Turn) -> Source:
-        script = self._script(turn) if callable(self._script) else self._script
+    @property
+    def source(self) -> Source:
+        return self
+
+    real_time = True
+
+    def open(self, turn: Turn) -> AbstractAsyncContextManager[Incoming]:
+        chosen = self.chosen(turn)
         self.asked.append(turn)
+        return chosen.open(turn)
+
+    def chosen(self, turn: Turn) -> Source:
+        """What runs a turn."""
+        script = self._script(turn) if callable(self._script) else self._script
         self.turns.append(ScriptedTurn(script))
         return self.turns[-1]
 
@@ -132,6 +139,23 @@ class ScriptedDoor:
                 await trio.sleep(0.002)
             await self.turns[number].entered.wait()
         return self.turns[number]
+
+
+class LeavingBackend(ScriptedBackend):
+    """Does something of the test's when a turn is left."""
+
+    def __init__(self, script: Script, leave: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(script)
+        self._leave = leave
+
+    @asynccontextmanager
+    async def open(self, turn: Turn) -> AsyncGenerator[Incoming]:
+        try:
+            async with super().open(turn) as incoming:
+                yield incoming
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._leave()
 
 
 @frozen
@@ -184,14 +208,14 @@ def tools(*names: str) -> list[Json]:
 
 
 @asynccontextmanager
-async def served(door: Door | None = None, **flags: Any) -> AsyncGenerator[Served]:
+async def served(backend: ServerBackend | None = None, **flags: Any) -> AsyncGenerator[Served]:
     """A server on a free port of loopback, with its log in JSON."""
     chosen: dict[str, Any] = {"log_format": "json", "shutdown_grace": 0.0, **flags}
     settings = evolve(Settings(port=0, store=":memory:"), **chosen)
     log = io.StringIO()
     logs.configure(settings, log)
     async with (
-        serving(settings, door=ScriptedDoor() if door is None else door) as running,
+        serving(settings, backend=ScriptedBackend() if backend is None else backend) as running,
         # Without certificates to load, a client is made in no time.
         httpx.AsyncClient(base_url=running.url, timeout=SOON, verify=False) as client,  # noqa: S501
     ):

@@ -7,8 +7,8 @@ import trio
 import trio.testing
 
 from pipeline.events import TextDelta, TurnEnd
-from pipeline.serve import health
-from tests.serve.scripted import CHAT, FAILS, HELLO, ScriptedDoor, Served, body, served
+from pipeline.serve.routes import health
+from tests.serve.scripted import CHAT, FAILS, HELLO, ScriptedBackend, Served, body, served
 from tests.serve.wire import post, request, wire
 
 ALICE, BOB = "k7Qz-2m9Xw-41bVtRp8LcYd", "p0Hj_8sKd3LmQx7TzWc2Vb9N"
@@ -75,19 +75,19 @@ async def test_a_key_is_not_logged_by_a_server_that_asks_for_none(shared: Served
     assert BOB not in shared.log.getvalue()
 
 
-async def test_health_needs_no_key_and_tells_how_things_are() -> None:
-    door = ScriptedDoor()
-    async with served(door, api_keys=KEYS) as here:
+async def test_the_health_summary_needs_no_key() -> None:
+    backend = ScriptedBackend()
+    async with served(backend, api_keys=KEYS) as here:
         for path in ("/livez", "/readyz", "/healthz"):
             assert (await here.client.get(path)).status_code == 200
             assert (await here.client.head(path)).status_code == 200
-        door.why_not = "codex is not there"
+        backend.why_not = "codex is not there"
         assert (await here.client.get("/livez")).status_code == 200
         assert (await here.client.get("/healthz")).json()["status"] == "degraded"
         ready = await here.client.get("/readyz")
         assert (ready.status_code, ready.json()["reason"]) == (503, "codex is not there")
-        here.server.time.end()
-        assert "stopped" in (await here.client.get("/readyz")).json()["reason"]
+        here.server.turns.end()
+        assert "shutting down" in (await here.client.get("/readyz")).json()["reason"]
         await trio.testing.wait_all_tasks_blocked()
         assert here.lines() == []  # health is asked for every second
 
@@ -132,7 +132,7 @@ async def test_every_route_answers_a_browsers_question_without_a_key(path: str) 
 
 async def test_a_page_may_read_answers_streams_and_errors() -> None:
     scripts = [HELLO, HELLO, FAILS, FAILS]
-    async with served(ScriptedDoor(lambda _: scripts.pop(0))) as here:
+    async with served(ScriptedBackend(lambda _: scripts.pop(0))) as here:
         answers = [
             await here.ask(headers=PAGE),
             await here.ask(headers=PAGE, stream=True),
@@ -175,24 +175,24 @@ async def test_with_keys_every_page_and_name_may_ask() -> None:
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_full_server_says_so_before_any_byte(stream: bool) -> None:
     go = trio.Event()
-    door = ScriptedDoor((go, *HELLO))
-    async with served(door, concurrency=1, queue_size=0) as here, trio.open_nursery() as nursery:
+    backend = ScriptedBackend((go, *HELLO))
+    async with served(backend, concurrency=1, queue_size=0) as here, trio.open_nursery() as nursery:
         nursery.start_soon(here.ask)
-        await door.until_turn()
+        await backend.until_turn()
         refused = await here.ask(stream=stream)
         assert refused.status_code in (429, 503)
         assert int(refused.headers["retry-after"]) >= 1
         assert "x-should-retry" not in refused.headers
         go.set()
-    assert len(door.turns) == 1
+    assert len(backend.turns) == 1
 
 
 async def test_who_waits_too_long_gets_a_503() -> None:
-    door = ScriptedDoor((trio.Event(),))
-    async with served(door, concurrency=1, queue_timeout=0.02) as here:
+    backend = ScriptedBackend((trio.Event(),))
+    async with served(backend, concurrency=1, queue_timeout=0.02) as here:
         async with wire(here) as connection:
             await connection.write(post())
-            await door.until_turn()
+            await backend.until_turn()
             refused = await here.ask(stream=True)
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "server_is_overloaded"
@@ -201,21 +201,24 @@ async def test_who_waits_too_long_gets_a_503() -> None:
 
 async def test_keys_take_turns() -> None:
     go = trio.Event()
-    door = ScriptedDoor((go, *HELLO))
-    async with served(door, api_keys=KEYS, concurrency=1) as here, trio.open_nursery() as nursery:
+    backend = ScriptedBackend((go, *HELLO))
+    async with (
+        served(backend, api_keys=KEYS, concurrency=1) as here,
+        trio.open_nursery() as nursery,
+    ):
 
         async def ask(words: str, key: str) -> None:
             await here.ask(words, headers=with_key(key))
 
         nursery.start_soon(ask, "a1", ALICE)
-        await door.until_turn()
+        await backend.until_turn()
         for words, key in [("a2", ALICE), ("a3", ALICE), ("b1", BOB)]:
             before = here.server.admission.waiting
             nursery.start_soon(ask, words, key)
             while here.server.admission.waiting == before:  # noqa: ASYNC110  (a counter)
                 await trio.sleep(0.002)
         go.set()
-    said = [turn.items[-1]["content"] for turn in door.asked]
+    said = [turn.items[-1]["content"] for turn in backend.asked]
     assert said.index("b1") < said.index("a3")
 
 
@@ -225,7 +228,9 @@ async def test_places_are_free_again_however_an_answer_ends() -> None:
 
     forever = trio.Event()
     scripts = [FAILS, (TextDelta("Hi"), *FAILS), (ValueError("oops"),), (TurnEnd(),), (forever,)]
-    async with served(ScriptedDoor(lambda _: scripts.pop(0)), concurrency=1, queue_size=0) as here:
+    async with served(
+        ScriptedBackend(lambda _: scripts.pop(0)), concurrency=1, queue_size=0
+    ) as here:
         for stream in (True, True, True, False):
             await here.ask(stream=stream)
             await here.until(lambda: here.server.admission.running == 0)
@@ -233,7 +238,7 @@ async def test_places_are_free_again_however_an_answer_ends() -> None:
             await connection.write(post(body(stream=True)))
             await here.until(lambda: here.server.admission.running == 1)
         await here.until(lambda: here.server.admission.running == 0)
-    async with served(ScriptedDoor(refuse)) as here:  # a turn that cannot even be made
+    async with served(ScriptedBackend(refuse)) as here:  # a turn that cannot even be made
         for stream in (True, False):
             assert (await here.ask(stream=stream)).status_code == 500
             assert here.server.admission.running == 0

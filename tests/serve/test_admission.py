@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import ProxyError
-from pipeline.serve.admission import Admission, Limits
+from pipeline.serve.access.admission import Admission, Limits
 
 
 async def refusal(admission: Admission, key: str, turns: int = 1) -> ProxyError:

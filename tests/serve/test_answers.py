@@ -1,12 +1,12 @@
-"""What holds for every answer: its id, its time, its errors; and a backend that does not tell."""
+"""What holds for every answer: its id, its time, its errors; and a backend that does not reply."""
 
 from __future__ import annotations
 
 import pytest
 
 from pipeline.errors import Failure, ProxyError
-from pipeline.serve import models
-from tests.serve.scripted import CHAT, ScriptedDoor, Served, served
+from pipeline.serve.routes import models
+from tests.serve.scripted import CHAT, ScriptedBackend, Served, served
 from tests.serve.wire import request, wire
 
 
@@ -53,7 +53,7 @@ async def test_an_id_that_could_do_harm_is_replaced(wish: str, shared: Served) -
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_every_answer_tells_where_its_time_went(stream: bool, shared: Served) -> None:
+async def test_every_answer_says_where_its_time_went(stream: bool, shared: Served) -> None:
     timing = (await shared.ask(stream=stream)).headers["server-timing"]
     parts = dict(part.split(";dur=") for part in timing.split(", "))
     assert list(parts) == ["proxy", "queue", "backend"]
@@ -64,29 +64,29 @@ async def test_every_answer_tells_where_its_time_went(stream: bool, shared: Serv
 # -- what the backend tells of itself --------------------------------------------------------------
 
 
-async def test_the_tools_of_mcp_servers_are_listed_as_the_backend_tells_them() -> None:
-    door = ScriptedDoor()
-    door.tools = [{"server": "notes", "name": "find", "description": "", "input_schema": {}}]
-    async with served(door) as here:
+async def test_the_tools_of_mcp_servers_are_listed_as_the_backend_sends_them() -> None:
+    backend = ScriptedBackend()
+    backend.tools = [{"server": "notes", "name": "find", "description": "", "input_schema": {}}]
+    async with served(backend) as here:
         listed = await here.client.get("/v1/mcp/tools")
-    assert (listed.status_code, listed.json()) == (200, {"object": "list", "data": door.tools})
+    assert (listed.status_code, listed.json()) == (200, {"object": "list", "data": backend.tools})
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/mcp/tools"])
 async def test_a_cold_backend_is_not_waited_for(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert models.PATIENCE == 8.0
     monkeypatch.setattr(models, "PATIENCE", 0.02)
-    door = ScriptedDoor()
-    door.listed, door.why_not = None, "codex is starting"
-    async with served(door) as here:
+    backend = ScriptedBackend()
+    backend.listed, backend.why_not = None, "codex is starting"
+    async with served(backend) as here:
         answer = await here.client.get(path)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert "codex is starting" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/mcp/tools"])
-async def test_a_backend_that_fails_to_list_is_told_as_it_is(path: str) -> None:
-    door = ScriptedDoor()
-    door.listed = ProxyError(Failure("no list", status=502, code="upstream_error"))
-    async with served(door) as here:
+async def test_a_failure_of_the_backend_to_list_is_passed_on(path: str) -> None:
+    backend = ScriptedBackend()
+    backend.listed = ProxyError(Failure("no list", status=502, code="upstream_error"))
+    async with served(backend) as here:
         assert (await here.client.get(path)).status_code == 502

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.assembly import Settings
 from pipeline.errors import ProxyError, UsageError
-from pipeline.serve.auth import ANYBODY, Keys, check_exposure, is_loopback
+from pipeline.serve.access.auth import ANYBODY, Keys, check_exposure, is_loopback
 
 GOOD = "k7Qz-2m9Xw-41bVtRp8LcYd"
 
@@ -37,7 +37,7 @@ def test_a_key_has_its_owners_name(header: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Basic one", "one", "Bearer On"])
-def test_who_has_no_key_is_told_how_to_send_one(header: str | None) -> None:
+def test_a_client_without_a_key_learns_how_to_send_one(header: str | None) -> None:
     with pytest.raises(ProxyError) as refused:
         keys("alice:one").caller(header)
     assert refused.value.failure.status == 401

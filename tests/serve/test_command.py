@@ -145,7 +145,7 @@ async def test_a_second_signal_ends_it_at_once() -> None:
         children = server.children()
         server.process.send_signal(signal.SIGTERM)
         with trio.fail_after(30):
-            while "once more" not in server.err:  # noqa: ASYNC110  (text that grows)
+            while "press Ctrl-C again" not in server.err:  # noqa: ASYNC110  (text that grows)
                 await trio.sleep(0.01)
         server.process.send_signal(signal.SIGINT)
         assert await server.wait(6) == 0
@@ -160,7 +160,7 @@ async def test_a_signal_while_it_starts_ends_it_too(tmp_path: Path) -> None:
     mute.chmod(0o700)
     async with start(env={"CODEX_BIN": str(mute), "HOME": str(tmp_path)}, banner=False) as server:
         with trio.fail_after(STARTING):
-            while "app-server starts" not in server.err:  # noqa: ASYNC110  (text that grows)
+            while "starting app-server" not in server.err:  # noqa: ASYNC110  (text that grows)
                 await trio.sleep(0.01)
         children = server.children()
         server.process.send_signal(signal.SIGTERM)
@@ -183,7 +183,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return lines[0]
 
 
-def test_a_port_in_use_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -202,7 +202,7 @@ def test_a_port_in_use_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -
         (["--dump-events", "/nowhere/at/all"], "CODEX_DUMP_SSE=/nowhere/at/all cannot be written"),
     ],
 )
-def test_an_address_that_cannot_be_is_told_in_one_line(
+def test_an_unusable_address_is_reported_in_one_line(
     arguments: list[str],
     words: str,
     capsys: pytest.CaptureFixture[str],
@@ -212,7 +212,7 @@ def test_an_address_that_cannot_be_is_told_in_one_line(
     assert words in refusal(capsys, "--demo", "--port", "0", *arguments)
 
 
-def test_a_host_that_is_none_is_told_in_one_line(
+def test_an_invalid_host_is_reported_in_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROXY_API_KEYS", "me:k7Qz-2m9Xw-41bVtRp8LcYd")
@@ -233,9 +233,9 @@ def test_without_a_login_it_says_how_to_log_in(
 def test_it_allows_itself_as_many_connections_as_the_system_does() -> None:
     program = (
         "import resource as r\n"
-        "from pipeline.cli.serve import allow_many_connections\n"
+        "from pipeline.assembly.serving import raise_file_limit\n"
         "r.setrlimit(r.RLIMIT_NOFILE, (100, 700))\n"
-        "allow_many_connections()\n"
+        "raise_file_limit()\n"
         "print(r.getrlimit(r.RLIMIT_NOFILE))\n"
     )
     done = subprocess.run(  # noqa: S603

@@ -11,29 +11,29 @@ import trio
 
 from pipeline.assembly import Settings
 from pipeline.events import TextDelta, TurnEnd
-from pipeline.serve.door import CodexDoor
+from pipeline.serve.backends import CodexBackend
 from pipeline.stage import Source
 from pipeline.turn import Turn
 from sources.demo.chaos_child import ChaosChild
-from tests.serve.scripted import FAILS, USAGE, Script, ScriptedDoor, Served, call, served, tools
+from tests.serve.scripted import FAILS, USAGE, Script, ScriptedBackend, Served, call, served, tools
 from tests.serve.wire import DONE, chunks, folded, frames
 
 STREAM = pytest.mark.parametrize("stream", [True, False])
 
 
-def each(script: Callable[[int], Script]) -> ScriptedDoor:
-    """A door whose turns differ by their number."""
+def each(script: Callable[[int], Script]) -> ScriptedBackend:
+    """A backend whose turns differ by their number."""
     numbers = count()
 
     def choose(_: Turn) -> Script:
         return script(next(numbers))
 
-    return ScriptedDoor(choose)
+    return ScriptedBackend(choose)
 
 
 async def test_every_choice_is_a_turn_with_its_own_index() -> None:
-    door = each(lambda number: (TextDelta(f"I am {number}"), USAGE, TurnEnd()))
-    async with served(door) as here:
+    backend = each(lambda number: (TextDelta(f"I am {number}"), USAGE, TurnEnd()))
+    async with served(backend) as here:
         whole = (await here.ask(n=3)).json()
         assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2]
         said = {choice["message"]["content"] for choice in whole["choices"]}
@@ -43,8 +43,8 @@ async def test_every_choice_is_a_turn_with_its_own_index() -> None:
 
 
 async def test_the_choices_of_a_stream_finish_once_each_and_end_together() -> None:
-    door = each(lambda number: (TextDelta(f"I am {number}"), USAGE, TurnEnd()))
-    async with served(door) as here:
+    backend = each(lambda number: (TextDelta(f"I am {number}"), USAGE, TurnEnd()))
+    async with served(backend) as here:
         answer = await here.ask(n=3, stream=True, stream_options={"include_usage": True})
     parts = chunks(answer.text)
     messages = folded(parts)
@@ -57,7 +57,7 @@ async def test_the_choices_of_a_stream_finish_once_each_and_end_together() -> No
 
 async def test_calls_are_numbered_from_0_in_every_choice() -> None:
     script: Script = (call("a"), call("b", 1), TurnEnd())
-    async with served(ScriptedDoor(script)) as here:
+    async with served(ScriptedBackend(script)) as here:
         answer = await here.ask(n=2, stream=True, tools=tools("look"))
         whole = await here.ask(n=2, tools=tools("look"))
     for message in folded(chunks(answer.text)).values():  # which checks the numbers
@@ -69,19 +69,19 @@ async def test_calls_are_numbered_from_0_in_every_choice() -> None:
 @STREAM
 async def test_one_choice_that_fails_fails_the_answer_and_ends_the_others(stream: bool) -> None:
     forever = trio.Event()
-    door = each(lambda number: FAILS if number == 1 else (forever,))
-    async with served(door) as here:
+    backend = each(lambda number: FAILS if number == 1 else (forever,))
+    async with served(backend) as here:
         answer = await here.ask(n=3, stream=stream)
         assert answer.status_code == 502
-        assert [turn.left for turn in door.turns].count("cancelled") >= 2
+        assert [turn.left for turn in backend.turns].count("cancelled") >= 2
         await here.until(lambda: here.server.admission.running == 0)
 
 
 async def test_one_choice_that_fails_in_the_middle_ends_the_stream_once() -> None:
     spoken, forever = trio.Event(), trio.Event()
     talks: Script = (TextDelta("Hi"), spoken)
-    door = each(lambda number: (*talks, *FAILS) if number else (*talks, forever))
-    async with served(door) as here:
+    backend = each(lambda number: (*talks, *FAILS) if number else (*talks, forever))
+    async with served(backend) as here:
 
         async def fail() -> None:
             await here.until(lambda: here.metric("proxy_streams_open") == 1)
@@ -93,23 +93,21 @@ async def test_one_choice_that_fails_in_the_middle_ends_the_stream_once() -> Non
     assert answer.status_code == 200
     assert frames(answer.text).count(DONE) == 1
     assert chunks(answer.text)[-1]["error"]["code"] == "upstream_error"
-    assert door.turns[0].left == "cancelled"
+    assert backend.turns[0].left == "cancelled"
 
 
 @STREAM
 async def test_the_turns_of_the_other_choices_are_interrupted(tmp_path: Path, stream: bool) -> None:
     async with ChaosChild(tmp_path).running() as child:
-        real = CodexDoor(child.pool, Settings(), "fake", "")
+        real = CodexBackend(child.pool, Settings(), "fake", "")
 
-        class OneFails(ScriptedDoor):
-            def source(self, turn: Turn) -> Source:
-                if self.asked:
-                    return real.source(turn)
-                return super().source(turn)
+        class OneFails(ScriptedBackend):
+            def chosen(self, turn: Turn) -> Source:
+                return real.source if self.turns else super().chosen(turn)
 
         started = trio.Event()
-        door = OneFails((started, *FAILS))
-        async with served(door, prime_window=60.0) as here, trio.open_nursery() as nursery:
+        backend = OneFails((started, *FAILS))
+        async with served(backend, prime_window=60.0) as here, trio.open_nursery() as nursery:
 
             async def fail() -> None:
                 await child.until(lambda: child.pool.counters()["got turn/started"] == 2)
@@ -130,16 +128,16 @@ async def test_nine_choices_are_too_many(shared: Served) -> None:
 
 async def test_choices_take_as_many_places() -> None:
     go = trio.Event()
-    door = ScriptedDoor((go, TextDelta("Hi"), TurnEnd()))
-    async with served(door, concurrency=3) as here, trio.open_nursery() as nursery:
+    backend = ScriptedBackend((go, TextDelta("Hi"), TurnEnd()))
+    async with served(backend, concurrency=3) as here, trio.open_nursery() as nursery:
 
         async def ask() -> None:
             await here.ask(n=3)
 
         nursery.start_soon(ask)
-        await door.until_turn(2)
+        await backend.until_turn(2)
         assert here.metric("proxy_turns_running") == 3
         nursery.start_soon(ask)
         await here.until(lambda: here.server.admission.waiting == 1)
         go.set()
-    assert len(door.turns) == 6
+    assert len(backend.turns) == 6

@@ -1,4 +1,4 @@
-"""Which models a client is told of."""
+"""The models that a client can list."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from pipeline.assembly import Settings
-from pipeline.serve import door
-from pipeline.serve.door import CodexDoor, open_door
-from tests.serve.scripted import ScriptedDoor, Served, served
+from pipeline.serve import backends
+from pipeline.serve.backends import CodexBackend, open_backend
+from tests.serve.scripted import ScriptedBackend, Served, served
 from tests.support.raw_http import KEY, Talk, backend, http, says
 
 
@@ -29,7 +29,7 @@ async def found(here: Served, name: str) -> tuple[int, str]:
 
 
 async def test_models_are_listed_and_found() -> None:
-    async with served(ScriptedDoor(models=["gpt-5", "org/codex-mini"])) as here:
+    async with served(ScriptedBackend(models=["gpt-5", "org/codex-mini"])) as here:
         listed = (await here.client.get("/v1/models")).json()
         assert (listed["object"], listed["models"]) == ("list", [])
         assert [model["id"] for model in listed["data"]] == ["gpt-5", "org/codex-mini"]
@@ -44,24 +44,24 @@ async def test_models_are_listed_and_found() -> None:
 
 
 async def test_a_model_that_is_not_advertised_is_found_though_not_listed() -> None:
-    door = ScriptedDoor(models=["gpt-5"])
-    door.unlisted = ("gpt-hidden",)
-    async with served(door) as here:
+    backend = ScriptedBackend(models=["gpt-5"])
+    backend.unlisted = ("gpt-hidden",)
+    async with served(backend) as here:
         assert await listed(here) == ["gpt-5"]
         assert await found(here, "gpt-hidden") == (200, "gpt-hidden")
         assert await found(here, "gpt-none") == (404, "model_not_found")
 
 
 async def test_models_that_the_operator_names_stand_behind_the_backends_own() -> None:
-    async with served(ScriptedDoor(models=["a", "b"]), models=" org/c , b,, a") as here:
+    async with served(ScriptedBackend(models=["a", "b"]), models=" org/c , b,, a") as here:
         assert await listed(here) == ["a", "b", "org/c"]
         assert await found(here, "org/c") == (200, "org/c")
         lost = await here.client.get("/v1/models/d")
-        assert "there are a, b, org/c" in lost.json()["error"]["message"]
+        assert "the models are: a, b, org/c" in lost.json()["error"]["message"]
 
 
 async def test_a_model_that_the_operator_names_is_found_while_the_backend_is_cold() -> None:
-    cold = ScriptedDoor()
+    cold = ScriptedBackend()
     cold.listed = None
     async with served(cold, models="a") as here:
         with trio.fail_after(4):
@@ -86,7 +86,7 @@ class Facts:
 
 
 async def test_both_names_of_a_model_are_found_and_only_the_ids_on_offer_listed() -> None:
-    codex = CodexDoor(None, Settings(), "codex", "")  # type: ignore[arg-type]  # nothing is run
+    codex = CodexBackend(None, Settings(), "codex", "")  # type: ignore[arg-type]  # nothing is run
     codex.facts = Facts()  # type: ignore[assignment]
     models = await codex.models()
     assert models.listed == ("a", "c")
@@ -137,10 +137,10 @@ async def test_an_api_without_a_list_has_the_models_that_the_operator_names(
     talk: Talk, named: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if talk in SILENT:  # the others answer, however slow the machine is
-        monkeypatch.setattr(door, "LISTING", 0.2)
+        monkeypatch.setattr(backends, "LIST_TIMEOUT", 0.2)
     async with backend(talk) as url:
         settings = Settings(backend=url, backend_api_key=KEY, models=",".join(named))
-        async with open_door(settings) as api, served(api, models=settings.models) as here:
+        async with open_backend(settings) as api, served(api, models=settings.models) as here:
             assert await listed(here) == named
             assert await listed(here) == named
             for name in named:
@@ -153,7 +153,7 @@ async def test_an_api_without_a_list_has_the_models_that_the_operator_names(
 async def test_an_api_that_cannot_be_reached_has_an_empty_list() -> None:
     async with backend(silence) as url:
         pass  # nobody listens there any more
-    async with open_door(Settings(backend=url)) as api, served(api) as here:
+    async with open_backend(Settings(backend=url)) as api, served(api) as here:
         assert await listed(here) == []
 
 
@@ -161,7 +161,7 @@ async def test_an_apis_own_list_is_shown_less_what_has_no_name() -> None:
     names = http(b'{"data": [{"id": "x"}, {}, {"id": ""}, 7, {"id": "y"}]}', headers=JSON)
     async with (
         backend(says(names)) as url,
-        open_door(Settings(backend=url)) as api,
+        open_backend(Settings(backend=url)) as api,
         served(api, models="z") as here,
     ):
         assert await listed(here) == ["x", "y", "z"]
@@ -176,7 +176,7 @@ async def test_a_list_that_is_lost_again_is_logged_again() -> None:
 
     async with (
         backend(talk) as url,
-        open_door(Settings(backend=url)) as api,
+        open_backend(Settings(backend=url)) as api,
         served(api) as here,
     ):
         for logged in (1, 1, 1, 2):

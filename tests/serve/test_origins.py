@@ -7,7 +7,7 @@ from werkzeug.datastructures import Headers
 
 from pipeline.assembly import Settings
 from pipeline.errors import ProxyError
-from pipeline.serve.origins import Origins
+from pipeline.serve.access.origins import Origins
 
 USUAL = Settings().cors_origins
 
@@ -50,7 +50,7 @@ def test_every_header_that_is_asked_for_may_be_sent() -> None:
     assert "POST" in answer["Access-Control-Allow-Methods"]
 
 
-def test_a_stranger_is_told_nothing() -> None:
+def test_other_origins_get_no_headers() -> None:
     answer = Headers()
     Origins(USUAL).preflight("http://example.org", Headers(), answer)
     Origins(USUAL).answer("http://example.org", answer)

@@ -1,4 +1,4 @@
-"""Schemas and strict tools on the wire: to an API over HTTP, and as the headers tell of them."""
+"""Schemas and strict tools on the wire: to an API over HTTP, and in the headers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from pipeline.assembly import Settings
 from pipeline.loose_json import Json
-from pipeline.serve.door import open_door
+from pipeline.serve.backends import open_backend
 from sources.demo.model import ScriptedModel
 from tests.serve.asking import refused
-from tests.serve.scripted import ScriptedDoor, served
+from tests.serve.scripted import ScriptedBackend, served
 from tests.serve.test_websocket import heard, say, spoken
 from tests.support.output_schemas import CLOSED, OPEN, ask, words
 
@@ -44,8 +44,8 @@ async def test_an_api_over_http_gets_the_schema_as_given_and_takes_it(
     named = {"name": "Word", "description": "A word.", **form}
     async with (
         model.serving() as url,
-        open_door(Settings(backend=url)) as door,
-        served(door) as here,
+        open_backend(Settings(backend=url)) as backend,
+        served(backend) as here,
     ):
         answer = await ask(here, api, named)
     assert answer.status_code == 200, answer.text
@@ -62,26 +62,26 @@ async def test_an_api_over_http_gets_the_schema_as_given_and_takes_it(
 async def test_a_strict_schema_that_is_open_is_refused_before_any_backend_is_asked(
     api: str,
 ) -> None:
-    door = ScriptedDoor()
-    async with served(door) as here:
+    backend = ScriptedBackend()
+    async with served(backend) as here:
         answer = await ask(here, api, {"name": "Word", "schema": OPEN, "strict": True})
     assert refused(answer, 400) == ("invalid_json_schema", SCHEMAS[api])
     assert "at the root, additionalProperties must be false" in answer.json()["error"]["message"]
-    assert door.asked == []
+    assert backend.asked == []
 
 
 # -- strict tools ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("api", PLACES)
-async def test_an_api_over_http_is_told_which_tools_are_strict_and_judges_them_itself(
+async def test_an_api_over_http_gets_strict_on_tools_and_checks_them_itself(
     api: str,
 ) -> None:
     model = ScriptedModel()
     async with (
         model.serving() as url,
-        open_door(Settings(backend=url)) as door,
-        served(door) as here,
+        open_backend(Settings(backend=url)) as backend,
+        served(backend) as here,
     ):
         answer = await ask(here, api, tools=TOOLS[api], headers={"x-proxy-strict": "1"})
     assert answer.status_code == 200, answer.text

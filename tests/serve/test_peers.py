@@ -21,11 +21,12 @@ from structlog.testing import capture_logs
 from pipeline.assembly import Settings
 from pipeline.events import TextDelta, TurnEnd
 from pipeline.loose_json import Json
-from pipeline.serve import logs
 from pipeline.serve.http.listening import bind
-from pipeline.serve.peers import Peers, answer_peer
+from pipeline.serve.memory.peers import Peers
+from pipeline.serve.observe import logs
 from pipeline.serve.running import serving
 from pipeline.workers import ipc
+from pipeline.workers.worker import answer_peer
 from tests.serve.asking import (
     ANN,
     BOB,
@@ -41,7 +42,7 @@ from tests.serve.asking import (
     user,
     wish,
 )
-from tests.serve.scripted import HELLO, SOON, ScriptedDoor, Served
+from tests.serve.scripted import HELLO, SOON, ScriptedBackend, Served
 from tests.serve.test_websocket import heard, say, spoken
 from tests.serve.wire import post as as_bytes
 from tests.serve.wire import wire
@@ -71,7 +72,7 @@ class Pair:
 
 @asynccontextmanager
 async def member(
-    name: str, settings: Settings, door: ScriptedDoor, link: Link
+    name: str, settings: Settings, backend: ScriptedBackend, link: Link
 ) -> AsyncGenerator[Served]:
     log = io.StringIO()
     logs.configure(settings, log)
@@ -88,7 +89,7 @@ async def member(
             await ipc.serve(peers.socket, answer, task_status=task_status)
 
     async with (
-        serving(settings, door=door, peers=peers) as running,
+        serving(settings, backend=backend, peers=peers) as running,
         httpx.AsyncClient(base_url=running.url, timeout=SOON, verify=False) as client,  # noqa: S501
         trio.open_nursery() as nursery,
     ):
@@ -100,14 +101,14 @@ async def member(
 
 @asynccontextmanager
 async def pair(
-    tmp_path: Path, door: ScriptedDoor | None = None, **flags: Any
+    tmp_path: Path, backend: ScriptedBackend | None = None, **flags: Any
 ) -> AsyncGenerator[Pair]:
     """Two servers; the second can only say hello."""
     usual = Settings(store=str(tmp_path / "store.sqlite3"), shutdown_grace=0.0, workers=2)
     settings, link = evolve(usual, **flags), Link()
     async with (
-        member("1", settings, door or ScriptedDoor(), link) as one,
-        member("2", settings, ScriptedDoor(), Link()) as other,
+        member("1", settings, backend or ScriptedBackend(), link) as one,
+        member("2", settings, ScriptedBackend(), Link()) as other,
     ):
         yield Pair(one, other, link)
 
@@ -152,8 +153,8 @@ async def test_a_client_has_a_response_once_every_peer_finds_it(tmp_path: Path, 
 
 async def test_a_stream_ends_once_every_peer_finds_it(tmp_path: Path) -> None:
     """What comes before its end is not delayed, and a sign of life does no harm meanwhile."""
-    door = ScriptedDoor((TextDelta("Hi"), go := trio.Event(), TurnEnd()))
-    async with pair(tmp_path, door, ping_interval=0.02) as both, wire(both.one) as connection:
+    backend = ScriptedBackend((TextDelta("Hi"), go := trio.Event(), TurnEnd()))
+    async with pair(tmp_path, backend, ping_interval=0.02) as both, wire(both.one) as connection:
         await connection.write(as_bytes(wish(stream=True), path=RESPONSES))
         with nothing_is_written(tmp_path):
             await connection.read_until(b'"delta":"Hi"')
@@ -183,28 +184,28 @@ async def test_a_conversation_goes_on_wherever_it_is_continued(tmp_path: Path) -
         first = await respond(both.one, "A")
         second = await respond(both.other, "B", previous_response_id=first["id"])
         await respond(both.one, "C", previous_response_id=second["id"])
-        door: Any = both.one.server.door
+        backend: Any = both.one.server.backend
     told = ["user: A", "assistant: Hello, world", "user: B", "assistant: Hello, world", "user: C"]
-    assert said(door.asked[-1]) == told
+    assert said(backend.asked[-1]) == told
 
 
 async def test_an_item_is_found_by_its_id_wherever_it_is_referred_to(tmp_path: Path) -> None:
     async with pair(tmp_path) as both:
-        door: Any = both.other.server.door
+        backend: Any = both.other.server.backend
         (item,) = (await respond(both.one, "A"))["output"]
         await respond(both.other, [{"type": "item_reference", "id": item["id"]}, user("B")])
-    assert said(door.asked[-1]) == ["assistant: Hello, world", "user: B"]
+    assert said(backend.asked[-1]) == ["assistant: Hello, world", "user: B"]
 
 
 async def test_what_one_sealed_the_other_opens(tmp_path: Path) -> None:
     async with pair(tmp_path) as both:
         short = (await post(both.one, "A", path=f"{RESPONSES}/compact")).json()
         await respond(both.other, [*short["output"], user("B")])
-        door: Any = both.other.server.door
-    assert any("Hello, world" in words for words in said(door.asked[-1]))
+        backend: Any = both.other.server.backend
+    assert any("Hello, world" in words for words in said(backend.asked[-1]))
 
 
-async def test_what_nobody_keeps_is_not_found(tmp_path: Path) -> None:
+async def test_a_response_that_is_not_stored_is_not_found(tmp_path: Path) -> None:
     async with pair(tmp_path) as both:
         refused(await look_up(both.other, "resp_nobody"), 404)
 
@@ -220,14 +221,14 @@ async def test_one_deletes_what_the_other_kept(tmp_path: Path) -> None:
 # -- what is being made ----------------------------------------------------------------------------
 
 
-async def test_what_one_makes_the_other_tells_of_as_being_made_and_then_made(
+async def test_each_worker_shows_the_responses_of_the_other(
     tmp_path: Path,
 ) -> None:
     go = trio.Event()
-    door = ScriptedDoor((go, *HELLO))
-    async with pair(tmp_path, door) as both:
+    backend = ScriptedBackend((go, *HELLO))
+    async with pair(tmp_path, backend) as both:
         response_id = await begin(both.one)
-        await door.until_turn()
+        await backend.until_turn()
         assert (await look_up(both.other, response_id)).json()["status"] in BEING_MADE
         go.set()
         done = await polled(both.other, response_id, "completed", "failed")
@@ -235,10 +236,10 @@ async def test_what_one_makes_the_other_tells_of_as_being_made_and_then_made(
 
 
 async def test_one_cancels_what_the_other_makes(tmp_path: Path) -> None:
-    door = ScriptedDoor((TextDelta("Hi"), trio.Event()))
-    async with pair(tmp_path, door) as both:
+    backend = ScriptedBackend((TextDelta("Hi"), trio.Event()))
+    async with pair(tmp_path, backend) as both:
         response_id = await begin(both.one)
-        turn = await door.until_turn()
+        turn = await backend.until_turn()
         answer = await both.other.client.post(f"{RESPONSES}/{response_id}/cancel")
         assert (answer.status_code, answer.json()["status"]) == (200, "cancelled")
         assert turn.left == "cancelled"
@@ -246,21 +247,23 @@ async def test_one_cancels_what_the_other_makes(tmp_path: Path) -> None:
 
 
 async def test_one_deletes_what_the_other_makes(tmp_path: Path) -> None:
-    door = ScriptedDoor((TextDelta("Hi"), trio.Event()))
-    async with pair(tmp_path, door) as both:
+    backend = ScriptedBackend((TextDelta("Hi"), trio.Event()))
+    async with pair(tmp_path, backend) as both:
         response_id = await begin(both.one)
-        turn = await door.until_turn()
+        turn = await backend.until_turn()
         assert (await both.other.client.delete(f"{RESPONSES}/{response_id}")).status_code == 200
         assert (turn.left, both.one.server.jobs) == ("cancelled", {})
         for here in (both.one, both.other):
             refused(await look_up(here, response_id), 404)
 
 
-async def test_nobody_ends_what_is_another_s_through_the_other_server(tmp_path: Path) -> None:
-    door = ScriptedDoor((trio.Event(),))
-    async with pair(tmp_path, door, api_keys=KEYS) as both:
+async def test_another_callers_response_cannot_be_ended_through_the_other_worker(
+    tmp_path: Path,
+) -> None:
+    backend = ScriptedBackend((trio.Event(),))
+    async with pair(tmp_path, backend, api_keys=KEYS) as both:
         response_id = await begin(both.one, headers=ANN)
-        turn = await door.until_turn()
+        turn = await backend.until_turn()
         path = f"{RESPONSES}/{response_id}"
         refused(await both.other.client.post(f"{path}/cancel", headers=BOB), 404)
         refused(await both.other.client.delete(path, headers=BOB), 404)
@@ -269,14 +272,14 @@ async def test_nobody_ends_what_is_another_s_through_the_other_server(tmp_path: 
 
 
 async def test_what_a_dead_peer_was_making_has_failed(tmp_path: Path) -> None:
-    door = ScriptedDoor((trio.Event(),))
-    async with pair(tmp_path, door) as both:
+    backend = ScriptedBackend((trio.Event(),))
+    async with pair(tmp_path, backend) as both:
         response_id = await begin(both.one)
         await polled(both.one, response_id, "in_progress")
         both.link.life.cancel()  # as when its process has died
         left = (await look_up(both.other, response_id)).json()
         assert (left["status"], left["error"]["code"]) == ("failed", "server_error")
-        other: Any = both.other.server.door  # and what has failed may be gone on from
+        other: Any = both.other.server.backend  # and what has failed may be gone on from
         await respond(both.other, "B", previous_response_id=response_id)
     assert said(other.asked[-1])[-1] == "user: B"
 
@@ -284,8 +287,8 @@ async def test_what_a_dead_peer_was_making_has_failed(tmp_path: Path) -> None:
 async def test_the_others_are_asked_once_and_only_for_what_this_one_does_not_make(
     tmp_path: Path,
 ) -> None:
-    door = ScriptedDoor((trio.Event(),))
-    async with pair(tmp_path, door) as both:
+    backend = ScriptedBackend((trio.Event(),))
+    async with pair(tmp_path, backend) as both:
         response_id = await begin(both.one)
         await polled(both.one, response_id, "in_progress")
         await look_up(both.one, response_id)
@@ -299,8 +302,8 @@ async def test_the_others_are_asked_once_and_only_for_what_this_one_does_not_mak
 async def test_what_may_be_made_by_one_that_is_silent_is_neither_cancelled_nor_deleted(
     tmp_path: Path,
 ) -> None:
-    door = ScriptedDoor((trio.Event(),))
-    async with pair(tmp_path, door) as both:
+    backend = ScriptedBackend((trio.Event(),))
+    async with pair(tmp_path, backend) as both:
         response_id = await begin(both.one)
         await polled(both.one, response_id, "in_progress")
         path = f"{RESPONSES}/{response_id}"
@@ -311,7 +314,7 @@ async def test_what_may_be_made_by_one_that_is_silent_is_neither_cancelled_nor_d
         ):
             assert refused(answer, 503) == ("server_is_overloaded", None)
             assert answer.headers["Retry-After"] == "5"
-            assert "does not answer" in answer.json()["error"]["message"]
+            assert "did not reply" in answer.json()["error"]["message"]
         assert (await look_up(both.other, response_id)).json()["status"] == "in_progress"
         both.link.silent = False
         assert (await both.other.client.delete(path)).json()["deleted"] is True
@@ -321,11 +324,11 @@ async def test_what_may_be_made_by_one_that_is_silent_is_neither_cancelled_nor_d
 # -- what is told ----------------------------------------------------------------------------------
 
 
-async def test_health_and_metrics_tell_of_both(tmp_path: Path) -> None:
-    door = ScriptedDoor((trio.Event(),))
-    async with pair(tmp_path, door) as both:
+async def test_health_and_metrics_cover_both(tmp_path: Path) -> None:
+    backend = ScriptedBackend((trio.Event(),))
+    async with pair(tmp_path, backend) as both:
         await begin(both.one)
-        await door.until_turn()
+        await backend.until_turn()
         await both.other.ask()
         health = (await both.other.client.get("/healthz")).json()
         assert health == {"status": "ok", "turns": 1, "waiting": 0, "workers": 2}
@@ -337,7 +340,7 @@ async def test_health_and_metrics_tell_of_both(tmp_path: Path) -> None:
     assert sum(line.startswith("# TYPE proxy_requests_total ") for line in told) == 1
 
 
-async def test_a_server_alone_tells_its_metrics_without_a_worker(shared: Served) -> None:
+async def test_the_metrics_of_a_single_server_have_no_worker_label(shared: Served) -> None:
     assert "worker" not in (await shared.client.get("/metrics")).text
     assert "workers" not in (await shared.client.get("/healthz")).json()
 
@@ -351,4 +354,6 @@ async def test_a_message_that_is_not_known_is_logged_and_gets_no_reply(
         with capture_logs() as logged:
             assert await ipc.request(socket, {"kind": "cake"}) is None
         nursery.cancel_scope.cancel()
-    assert [line["event"] for line in logged] == ["a message from another process was not handled"]
+    assert [line["event"] for line in logged] == [
+        "a message from another process could not be handled"
+    ]

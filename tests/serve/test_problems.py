@@ -10,8 +10,8 @@ import trio
 
 from pipeline.assembly import Settings
 from pipeline.loose_json import Json
-from pipeline.serve.door import CodexDoor, ResponsesDoor
-from sources.app_server.process.backend import Pool
+from pipeline.serve.backends import CodexBackend, ResponsesBackend
+from sources.app_server.process.pool import Pool
 from sources.app_server.process.supervisor import AppServer
 from sources.app_server.transport.transport import Transport
 from sources.app_server.turn.kept import KeepOptions
@@ -30,7 +30,7 @@ def counted(here: Served, kind: str, name: str) -> float:
 
 
 async def until_told(here: Served, number: int) -> set[tuple[str, str]]:
-    event = "problem with what the backend sent"
+    event = "problem with a message of the backend"
     await here.until(lambda: len(here.lines(event)) >= number)
     return {(line["kind"], line["name"]) for line in here.lines(event)}
 
@@ -39,8 +39,8 @@ async def test_problems_of_an_api_over_http_are_counted_and_logged() -> None:
     call = {"type": "function_call", "id": "fc", "call_id": "c", "name": "look", "arguments": 5}
     body = sse("danced") + b"data: {\n\n" + sse("output_item.done", item=call) + delta("Hi")
     async with backend(says(http(body + COMPLETED))) as url, open_client() as client:
-        door = ResponsesDoor(ResponsesApi(url), client, Settings())
-        async with served(door) as here:
+        api = ResponsesBackend(ResponsesApi(url), client, Settings())
+        async with served(api) as here:
             answer = await here.ask(tools=tools("look"))
             assert answer.json()["choices"][0]["message"]["content"] == "Hi"
             assert answer.headers["x-codex-tool-call-truncated"] == "true"
@@ -99,7 +99,7 @@ async def test_problems_of_an_app_server_are_counted_and_logged(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.run)
         pool = Pool([server], keep=KeepOptions(most=0))
-        async with served(CodexDoor(pool, Settings(), "small", "")) as here:
+        async with served(CodexBackend(pool, Settings(), "small", "")) as here:
             answer = await here.ask(tools=tools("look", "read"), stream=stream)
             assert "Hi" in answer.text
             (line,) = await here.until_logged()

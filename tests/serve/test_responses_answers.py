@@ -15,7 +15,7 @@ from tests.serve.scripted import (
     HELLO,
     USAGE,
     Script,
-    ScriptedDoor,
+    ScriptedBackend,
     Served,
     call,
     served,
@@ -66,7 +66,7 @@ async def test_a_stream_has_its_headers_and_no_others_that_mislead(shared: Serve
 
 
 async def test_a_whole_answer_has_its_headers_and_no_others_that_mislead() -> None:
-    async with served(ScriptedDoor(CALLS)) as here:
+    async with served(ScriptedBackend(CALLS)) as here:
         answer = await post(here, tools=[LOOK])
     told = {
         "content-type": "application/json",
@@ -81,7 +81,7 @@ async def test_a_whole_answer_has_its_headers_and_no_others_that_mislead() -> No
 
 @pytest.mark.parametrize("name", SCRIPTS)
 async def test_a_stream_ends_with_the_answer_that_is_not_streamed(name: str) -> None:
-    async with served(ScriptedDoor(SCRIPTS[name])) as here:
+    async with served(ScriptedBackend(SCRIPTS[name])) as here:
         streamed = await respond(here, tools=[LOOK], stream=True)
         whole = await respond(here, tools=[LOOK])
     assert comparable(streamed) == comparable(whole)
@@ -91,7 +91,7 @@ async def test_a_stream_ends_with_the_answer_that_is_not_streamed(name: str) -> 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("name", SCRIPTS)
 async def test_a_chat_says_calls_and_counts_the_same(name: str, stream: bool) -> None:
-    async with served(ScriptedDoor(SCRIPTS[name])) as here:
+    async with served(ScriptedBackend(SCRIPTS[name])) as here:
         response = await respond(here, tools=[LOOK], stream=stream)
         chat = (await here.ask(tools=tools("look"))).json()
     message, used = chat["choices"][0]["message"], response["usage"]
@@ -113,7 +113,7 @@ async def test_a_chat_says_calls_and_counts_the_same(name: str, stream: bool) ->
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_failure_before_the_first_byte_has_its_status(stream: bool) -> None:
-    async with served(ScriptedDoor(FAILS)) as here:
+    async with served(ScriptedBackend(FAILS)) as here:
         answer = await post(here, stream=stream)
     assert refused(answer, 502) == ("upstream_error", None)
     assert answer.headers["content-type"] == "application/json"
@@ -125,8 +125,8 @@ async def test_a_failure_before_the_first_byte_has_its_status(stream: bool) -> N
 async def test_a_failure_after_some_words_is_told_within_and_ends_the_stream_at_once(
     broken: Failed | ValueError,
 ) -> None:
-    door = ScriptedDoor((TextDelta("Hal"), broken, trio.Event()))
-    async with served(door) as here:
+    backend = ScriptedBackend((TextDelta("Hal"), broken, trio.Event()))
+    async with served(backend) as here:
         answer = await post(here, stream=True)
         kinds = [event["type"] for event in parse_stream(answer.content)]
         (line,) = await here.until_logged()
@@ -140,9 +140,9 @@ async def test_a_failure_after_some_words_is_told_within_and_ends_the_stream_at_
 
 async def test_a_failure_after_a_silence_is_told_within() -> None:
     go = trio.Event()
-    door = ScriptedDoor((go, *FAILS))
+    backend = ScriptedBackend((go, *FAILS))
     async with (
-        served(door, prime_window=0.01, ping_interval=60.0) as here,
+        served(backend, prime_window=0.01, ping_interval=60.0) as here,
         here.client.stream("POST", RESPONSES, json=wish(stream=True)) as answer,
     ):
         go.set()
@@ -152,8 +152,8 @@ async def test_a_failure_after_a_silence_is_told_within() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_failure_after_a_call_leaves_the_call_to_be_run(stream: bool) -> None:
-    door = ScriptedDoor((call("a"), *FAILS))
-    async with served(door) as here:
+    backend = ScriptedBackend((call("a"), *FAILS))
+    async with served(backend) as here:
         response = await respond(here, tools=[LOOK], stream=stream)
         (line,) = await here.until_logged()
         assert here.metric('proxy_errors_total{code="upstream_error"}') == 1
@@ -165,9 +165,9 @@ async def test_a_failure_after_a_call_leaves_the_call_to_be_run(stream: bool) ->
 @pytest.mark.parametrize("words", [(), (TextDelta("Well"),)], ids=["at once", "in the middle"])
 async def test_a_silence_is_broken_by_events_that_are_numbered_too(words: Script) -> None:
     go = trio.Event()
-    door = ScriptedDoor((*words, go, *HELLO))
+    backend = ScriptedBackend((*words, go, *HELLO))
     async with (
-        served(door, prime_window=0.01, ping_interval=0.01) as here,
+        served(backend, prime_window=0.01, ping_interval=0.01) as here,
         here.client.stream("POST", RESPONSES, json=wish(stream=True)) as answer,
     ):
         data = b""
@@ -179,16 +179,16 @@ async def test_a_silence_is_broken_by_events_that_are_numbered_too(words: Script
 
 
 async def test_a_client_that_leaves_ends_its_turn_once() -> None:
-    door = ScriptedDoor((TextDelta("Hi"), trio.Event()))
-    async with served(door) as here:
+    backend = ScriptedBackend((TextDelta("Hi"), trio.Event()))
+    async with served(backend) as here:
         async with wire(here) as connection:
             await connection.write(as_bytes(wish(stream=True), path=RESPONSES))
             await connection.read_until(b'"Hi"')
         (line,) = await here.until_logged()
-        turn = await door.until_turn()
+        turn = await backend.until_turn()
         await turn.over.wait()
         assert here.server.admission.running == 0
-    assert (turn.left, len(door.turns), line["client_left"]) == ("cancelled", 1, True)
+    assert (turn.left, len(backend.turns), line["client_left"]) == ("cancelled", 1, True)
 
 
 # -- wishes ----------------------------------------------------------------------------------------
@@ -199,8 +199,8 @@ async def test_a_client_that_leaves_ends_its_turn_once() -> None:
 async def test_blocks_stay_in_the_text_beside_the_items(by: str, stream: bool) -> None:
     flags = {"responses_output_mode": "obsidian-xml"} if by == "setting" else {}
     headers = {"x-proxy-output-mode": "obsidian-xml"} if by == "header" else {}
-    door = ScriptedDoor((TextDelta("So: "), call("a", arguments='{"q":"x"}'), TurnEnd()))
-    async with served(door, **flags) as here:
+    backend = ScriptedBackend((TextDelta("So: "), call("a", arguments='{"q":"x"}'), TurnEnd()))
+    async with served(backend, **flags) as here:
         answer = await post(here, tools=[LOOK], stream=stream, headers=headers)
         chat = await here.ask(tools=tools("look"))
     response = check_stream(answer.content) if stream else answer.json()
@@ -220,8 +220,8 @@ async def test_blocks_stay_in_the_text_beside_the_items(by: str, stream: bool) -
     ],
 )
 async def test_no_more_calls_come_than_were_asked_for(limit: Any, ids: list[str]) -> None:
-    door = ScriptedDoor((call("a"), call("b", 1), call("c", 2), TurnEnd()))
-    async with served(door) as here:
+    backend = ScriptedBackend((call("a"), call("b", 1), call("c", 2), TurnEnd()))
+    async with served(backend) as here:
         answer = await post(here, tools=[LOOK], **limit)
     assert [item["call_id"] for item in answer.json()["output"]] == ids
     assert answer.headers["x-codex-tool-call-truncated"] == str(len(ids) < 3).lower()
@@ -245,14 +245,14 @@ async def test_calls_come_back_under_the_names_that_their_tools_were_declared_wi
         {"type": "custom", "name": "exec"},
         {"type": "namespace", "name": "notes", "description": "Notes.", "tools": [LOOK]},
     ]
-    door = ScriptedDoor(
+    backend = ScriptedBackend(
         (
             ToolCall("call_a", "exec", '{"input":"print(1)"}'),
             ToolCall("call_b", "notes__look", "{}", 1),
             TurnEnd(),
         )
     )
-    async with served(door) as here:
+    async with served(backend) as here:
         response = await respond(here, tools=declared, stream=stream)
     custom, named = response["output"]
     assert (custom["type"], custom["name"], custom["input"]) == (
@@ -265,7 +265,7 @@ async def test_calls_come_back_under_the_names_that_their_tools_were_declared_wi
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_sealed_reasoning_is_shown_to_who_asks_for_it(stream: bool) -> None:
-    async with served(ScriptedDoor(THOUGHT)) as here:
+    async with served(ScriptedBackend(THOUGHT)) as here:
         shown = await respond(here, include=["reasoning.encrypted_content"], stream=stream)
         plain = await respond(here, stream=stream)
     assert shown["output"][0]["encrypted_content"] == "sealed-1"
@@ -285,7 +285,7 @@ async def test_a_response_repeats_what_it_was_asked_with(shared: Served, stream:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_request_is_one_line_and_one_count(stream: bool) -> None:
-    async with served(ScriptedDoor(CALLS)) as here:
+    async with served(ScriptedBackend(CALLS)) as here:
         await respond(here, "xyzzy", tools=[LOOK], stream=stream, headers={"x-request-id": "r-1"})
         (line,) = await here.until_logged()
         mode = "stream" if stream else "json"

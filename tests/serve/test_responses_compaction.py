@@ -10,8 +10,8 @@ import trio
 
 from pipeline.events import TextDelta, TurnEnd
 from pipeline.loose_json import Json
-from pipeline.serve.compaction import ASK_FOR_SUMMARY
-from pipeline.serve.sealed import PREFACE
+from pipeline.serve.memory.sealed import PREFACE
+from pipeline.serve.routes.compaction import ASK_FOR_SUMMARY
 from pipeline.turn import Turn
 from tests.serve.asking import (
     ANN,
@@ -30,7 +30,7 @@ from tests.serve.asking import (
     user,
     wish,
 )
-from tests.serve.scripted import FAILS, HELLO, USAGE, Script, ScriptedDoor, Served, call, served
+from tests.serve.scripted import FAILS, HELLO, USAGE, Script, ScriptedBackend, Served, call, served
 from tests.support.responses_automaton import check_stream, parse_stream
 
 COMPACT = f"{RESPONSES}/compact"
@@ -72,8 +72,8 @@ WAYS = pytest.mark.parametrize("way", ["endpoint", "whole", "stream"])
 
 @WAYS
 async def test_one_item_stands_for_the_conversation_and_opens_to_it(way: str) -> None:
-    door = ScriptedDoor(sums_up)
-    async with served(door) as here:
+    backend = ScriptedBackend(sums_up)
+    async with served(backend) as here:
         told = await compact(here, way, TALK, tools=[LOOK], instructions="Be kind.")
         (item,) = told["output"]
         await respond(here, [item, user("Go on")])
@@ -82,7 +82,7 @@ async def test_one_item_stands_for_the_conversation_and_opens_to_it(way: str) ->
     assert set(item) == {"type", "id", "encrypted_content"}
     assert (item["type"], item["id"][:4]) == ("compaction", "cmp_")
     assert "plums" not in item["encrypted_content"]
-    summing, after = door.asked
+    summing, after = backend.asked
     assert (summing.tools, summing.offered, summing.instructions) == ((), (), "Be kind.")
     assert said(summing)[:-1] == [
         "user: I like plums",
@@ -96,29 +96,29 @@ async def test_one_item_stands_for_the_conversation_and_opens_to_it(way: str) ->
 
 @WAYS
 async def test_a_conversation_that_was_short_already_is_made_short_again(way: str) -> None:
-    door = ScriptedDoor(sums_up)
-    async with served(door) as here:
+    backend = ScriptedBackend(sums_up)
+    async with served(backend) as here:
         (first,) = (await compact(here, way, TALK))["output"]
         (second,) = (await compact(here, way, [first]))["output"]
         await respond(here, [second, user("Go on")])
-    assert said(door.asked[1])[:-1] == KEPT
-    assert said(door.asked[-1]) == [*KEPT, "user: Go on"]
+    assert said(backend.asked[1])[:-1] == KEPT
+    assert said(backend.asked[-1]) == [*KEPT, "user: Go on"]
     assert first["id"] != second["id"]
 
 
 async def test_a_request_may_end_with_what_was_made_short() -> None:
-    door = ScriptedDoor(sums_up)
-    async with served(door) as here:
+    backend = ScriptedBackend(sums_up)
+    async with served(backend) as here:
         (item,) = (await compact(here, "endpoint", TALK))["output"]
         response = await respond(here, [item])
     assert text(response) == "Hello, world"
-    assert said(door.asked[-1]) == KEPT
+    assert said(backend.asked[-1]) == KEPT
 
 
 @WAYS
 async def test_a_conversation_goes_on_by_id_through_what_was_made_short(way: str) -> None:
-    door = ScriptedDoor(sums_up)
-    async with served(door) as here:
+    backend = ScriptedBackend(sums_up)
+    async with served(backend) as here:
         first = await respond(here, "I like plums")
         before = {"previous_response_id": first["id"]}
         if way == "endpoint":
@@ -128,32 +128,32 @@ async def test_a_conversation_goes_on_by_id_through_what_was_made_short(way: str
             short = await compact(here, way, [user("And pears?")], **before)
             assert (await look_up(here, short["id"])).json() == short
             second = await respond(here, "Go on", previous_response_id=short["id"])
-        assert said(door.asked[-1]) == [*KEPT, "user: Go on"]
+        assert said(backend.asked[-1]) == [*KEPT, "user: Go on"]
         await respond(here, "And on", previous_response_id=second["id"])
     went_on = ["user: Go on", "assistant: Hello, world", "user: And on"]
-    assert said(door.asked[-1]) == [*KEPT, *went_on]
+    assert said(backend.asked[-1]) == [*KEPT, *went_on]
 
 
 async def test_what_was_made_short_is_referred_to_by_its_id() -> None:
-    door = ScriptedDoor(sums_up)
-    async with served(door) as here:
+    backend = ScriptedBackend(sums_up)
+    async with served(backend) as here:
         (item,) = (await compact(here, "whole", TALK))["output"]
         await respond(here, [{"type": "item_reference", "id": item["id"]}, user("Go on")])
-    assert said(door.asked[-1]) == [*KEPT, "user: Go on"]
+    assert said(backend.asked[-1]) == [*KEPT, "user: Go on"]
 
 
 @pytest.mark.parametrize("kind", ["compaction", "compaction_summary", "context_compaction"])
 async def test_a_summary_under_any_of_its_names_is_gone_on_from_by_id(kind: str) -> None:
-    door = ScriptedDoor(sums_up)
-    async with served(door) as here:
+    backend = ScriptedBackend(sums_up)
+    async with served(backend) as here:
         (item,) = (await compact(here, "whole", TALK))["output"]
         first = await respond(here, [{**item, "type": kind}, user("Go on")])
         await respond(here, "And on", previous_response_id=first["id"])
-    assert said(door.asked[-1])[: len(KEPT)] == KEPT
+    assert said(backend.asked[-1])[: len(KEPT)] == KEPT
 
 
 async def test_a_conversation_is_made_short_in_the_background() -> None:
-    async with served(ScriptedDoor(sums_up)) as here:
+    async with served(ScriptedBackend(sums_up)) as here:
         begun = await compact(here, "whole", TALK, background=True)
         done = await polled(here, begun["id"], "completed")
     assert [item["type"] for item in done["output"]] == ["compaction"]
@@ -161,19 +161,19 @@ async def test_a_conversation_is_made_short_in_the_background() -> None:
 
 async def test_a_summary_is_words_whatever_it_quotes() -> None:
     quoting = f"{SUMMARY} <use_tool><name>look</name></use_tool>"
-    door = ScriptedDoor(lambda turn: (TextDelta(quoting), TurnEnd()))
+    backend = ScriptedBackend(lambda turn: (TextDelta(quoting), TurnEnd()))
     flags = {"output_mode": "obsidian-xml", "responses_output_mode": "obsidian-xml"}
-    async with served(door, unknown_tool_policy="call", **flags) as here:
+    async with served(backend, unknown_tool_policy="call", **flags) as here:
         (item,) = (await compact(here, "whole", TALK, tools=[LOOK]))["output"]
         await respond(here, [item, user("Go on")])
-    assert quoting in said(door.asked[-1])[2]
+    assert quoting in said(backend.asked[-1])[2]
 
 
 # -- what cannot be opened -------------------------------------------------------------------------
 
 
 async def test_what_was_not_sealed_here_for_this_key_or_not_so_is_refused() -> None:
-    async with served(ScriptedDoor(sums_up), api_keys=KEYS) as here:
+    async with served(ScriptedBackend(sums_up), api_keys=KEYS) as here:
         (item,) = (await compact(here, "endpoint", TALK, headers=ANN))["output"]
         sealed = item["encrypted_content"]
         middle = len(sealed) // 2
@@ -195,15 +195,15 @@ async def test_what_was_not_sealed_here_for_this_key_or_not_so_is_refused() -> N
 
 
 async def test_what_was_sealed_opens_as_long_as_its_key_is_there(tmp_path: Path) -> None:
-    door = ScriptedDoor(sums_up)
+    backend = ScriptedBackend(sums_up)
     store = str(tmp_path / "store.sqlite3")
-    async with served(door, store=store) as here:
+    async with served(backend, store=store) as here:
         short = await compact(here, "whole", TALK)
-    async with served(door, store=store) as here:
+    async with served(backend, store=store) as here:
         await respond(here, short["output"])
-        assert said(door.asked[-1]) == KEPT
+        assert said(backend.asked[-1]) == KEPT
     (tmp_path / "seal.key").unlink()
-    async with served(door, store=store) as here:
+    async with served(backend, store=store) as here:
         code = refused(await post(here, short["output"]), 400)
         assert code == ("invalid_request_error", "input[0].encrypted_content")
         lost = await post(here, "Go on", previous_response_id=short["id"])
@@ -218,7 +218,7 @@ async def test_what_was_sealed_opens_as_long_as_its_key_is_there(tmp_path: Path)
     "script", [(TurnEnd(),), (TextDelta(" \n"), TurnEnd()), (call("a"), TurnEnd()), FAILS], ids=str
 )
 async def test_no_summary_is_a_failure_of_the_upstream(way: str, script: Script) -> None:
-    async with served(ScriptedDoor(script)) as here:
+    async with served(ScriptedBackend(script)) as here:
         asked = dict(asked_for(way, TALK))
         answer = await post(here, asked.pop("said"), **asked)
         assert here.server.admission.running == 0
@@ -227,9 +227,9 @@ async def test_no_summary_is_a_failure_of_the_upstream(way: str, script: Script)
 
 async def test_a_summary_that_takes_its_time_is_waited_for_with_signs_of_life() -> None:
     go = trio.Event()
-    door = ScriptedDoor((go, TextDelta(SUMMARY), TurnEnd()))
+    backend = ScriptedBackend((go, TextDelta(SUMMARY), TurnEnd()))
     async with (
-        served(door, prime_window=0.01, ping_interval=0.01) as here,
+        served(backend, prime_window=0.01, ping_interval=0.01) as here,
         here.client.stream("POST", RESPONSES, json=wish([*TALK, TRIGGER], stream=True)) as answer,
     ):
         data = b""
@@ -245,9 +245,9 @@ async def test_a_summary_that_takes_its_time_is_waited_for_with_signs_of_life() 
 
 async def test_a_summary_that_fails_late_is_told_within_the_stream() -> None:
     go = trio.Event()
-    door = ScriptedDoor((go, *FAILS))
+    backend = ScriptedBackend((go, *FAILS))
     async with (
-        served(door, prime_window=0.01) as here,
+        served(backend, prime_window=0.01) as here,
         here.client.stream("POST", RESPONSES, json=wish([*TALK, TRIGGER], stream=True)) as answer,
     ):
         go.set()
@@ -257,14 +257,14 @@ async def test_a_summary_that_fails_late_is_told_within_the_stream() -> None:
 
 @pytest.mark.parametrize("way", ["endpoint", "whole"])
 async def test_a_client_that_leaves_ends_the_summary(way: str) -> None:
-    door = ScriptedDoor((trio.Event(),))
-    async with served(door) as here:
+    backend = ScriptedBackend((trio.Event(),))
+    async with served(backend) as here:
         with trio.CancelScope() as gone:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(lambda: compact(here, way, TALK))
-                await door.until_turn()
+                await backend.until_turn()
                 gone.cancel()
-        (turn,) = door.turns
+        (turn,) = backend.turns
         await turn.over.wait()
         (line,) = await here.until_logged()
     assert (turn.left, line["client_left"]) == ("cancelled", True)
@@ -272,7 +272,7 @@ async def test_a_client_that_leaves_ends_the_summary(way: str) -> None:
 
 @WAYS
 async def test_a_summary_is_one_line_with_what_it_cost_and_no_word_of_it(way: str) -> None:
-    async with served(ScriptedDoor(sums_up)) as here:
+    async with served(ScriptedBackend(sums_up)) as here:
         await compact(here, way, TALK, tools=[LOOK])
         (line,) = await here.until_logged()
         assert "plums" not in here.log.getvalue()
@@ -287,23 +287,23 @@ async def test_a_trigger_stands_last_or_not_at_all(shared: Served) -> None:
 
 
 async def test_what_stands_before_a_summary_in_the_input_is_gone_on_from_too() -> None:
-    door = ScriptedDoor(lambda turn: sums_up(turn) if is_summing_up(turn) else HELLO)
-    async with served(door) as here:
+    backend = ScriptedBackend(lambda turn: sums_up(turn) if is_summing_up(turn) else HELLO)
+    async with served(backend) as here:
         short = (await compact(here, "endpoint", [user("Remember 42")]))["output"][0]
         rule = {"type": "message", "role": "developer", "content": "Touch nothing"}
         more = {"type": "additional_tools", "role": "developer", "tools": [LOOK]}
         first = await respond(here, [rule, more, short, user("Go")])
         await respond(here, "On", previous_response_id=first["id"])
-    assert door.asked[-1].instructions == "Touch nothing"
-    assert [tool.name for tool in door.asked[-1].tools] == ["look"]
+    assert backend.asked[-1].instructions == "Touch nothing"
+    assert [tool.name for tool in backend.asked[-1].tools] == ["look"]
 
 
 async def test_what_a_summary_replaced_need_not_be_kept() -> None:
-    door = ScriptedDoor(lambda turn: sums_up(turn) if is_summing_up(turn) else HELLO)
-    async with served(door) as here:
+    backend = ScriptedBackend(lambda turn: sums_up(turn) if is_summing_up(turn) else HELLO)
+    async with served(backend) as here:
         first = await respond(here, "Remember 42")
         trigger = [{"type": "compaction_trigger"}]
         short = await respond(here, trigger, previous_response_id=first["id"])
         assert (await here.client.delete(f"/v1/responses/{first['id']}")).status_code == 200
         await respond(here, "On", previous_response_id=short["id"])
-    assert "Remember 42" in str(door.asked[-1].items)
+    assert "Remember 42" in str(backend.asked[-1].items)

@@ -11,7 +11,7 @@ import trio
 
 from pipeline.events import TextDelta, TurnEnd
 from tests.serve.asking import LOOK, RESPONSES, look_up, text, wish
-from tests.serve.scripted import SOON, Script, ScriptedDoor, Served, call, served
+from tests.serve.scripted import SOON, Script, ScriptedBackend, Served, call, served
 from tests.serve.wire import Wire, post
 from tests.support.responses_automaton import check_stream
 
@@ -52,14 +52,14 @@ async def client() -> AsyncGenerator[Client]:
 
 async def test_a_stream_that_runs_may_finish(client: Client) -> None:
     go = trio.Event()
-    door = ScriptedDoor((TextDelta("Hi"), go, TextDelta(" there"), TurnEnd()))
+    backend = ScriptedBackend((TextDelta("Hi"), go, TextDelta(" there"), TurnEnd()))
 
     async def finish(here: Served) -> None:
         await here.server.stopping.wait()
         go.set()
 
     with trio.fail_after(SOON):
-        async with trio.open_nursery() as nursery, served(door, shutdown_grace=60.0) as here:
+        async with trio.open_nursery() as nursery, served(backend, shutdown_grace=60.0) as here:
             await client.ask(here, b'"Hi"')
             nursery.start_soon(finish, here)
     response = await client.rest()
@@ -69,29 +69,29 @@ async def test_a_stream_that_runs_may_finish(client: Client) -> None:
 async def test_a_stream_that_takes_too_long_is_failed_and_kept_so(
     client: Client, tmp_path: Path
 ) -> None:
-    door = ScriptedDoor((TextDelta("Hi"), trio.Event()))
+    backend = ScriptedBackend((TextDelta("Hi"), trio.Event()))
     store = str(tmp_path / "store.sqlite3")
-    async with served(door, store=store, shutdown_grace=0.05) as here:
+    async with served(backend, store=store, shutdown_grace=0.05) as here:
         await client.ask(here, b'"Hi"')
     response = await client.rest()
     assert (response["status"], text(response)) == ("failed", "Hi")
     assert "try again in" in str(response["error"])
-    assert door.turns[0].left == "cancelled"
+    assert backend.turns[0].left == "cancelled"
     async with served(store=store) as again:
         assert (await look_up(again, str(response["id"]))).json() == response
 
 
 async def test_a_stream_with_a_call_is_finished_for_it_to_be_run(client: Client) -> None:
     script: Script = (call("a"), trio.Event())
-    async with served(ScriptedDoor(script), stop_after_tools=False) as here:
+    async with served(ScriptedBackend(script), stop_after_tools=False) as here:
         await client.ask(here, b"response.output_item.done")
     response = await client.rest()
     assert (response["status"], response["error"]) == ("completed", None)
 
 
 async def test_a_summary_that_takes_too_long_is_failed(client: Client) -> None:
-    door = ScriptedDoor((trio.Event(),))
+    backend = ScriptedBackend((trio.Event(),))
     words = {"type": "message", "role": "user", "content": "Hi"}
-    async with served(door, prime_window=0.01) as here:
+    async with served(backend, prime_window=0.01) as here:
         await client.ask(here, b'"keepalive"', input=[words, {"type": "compaction_trigger"}])
     assert (await client.rest())["status"] == "failed"

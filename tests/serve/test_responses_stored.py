@@ -11,7 +11,6 @@ import trio
 
 from pipeline.events import ReasoningDelta, ReasoningItem, TextDelta, TurnEnd
 from pipeline.loose_json import Json
-from pipeline.stage import Send, Source
 from pipeline.turn import Turn
 from tests.serve.asking import (
     ANN,
@@ -33,9 +32,9 @@ from tests.serve.scripted import (
     FAILS,
     HELLO,
     USAGE,
+    LeavingBackend,
     Script,
-    ScriptedDoor,
-    ScriptedTurn,
+    ScriptedBackend,
     Served,
     call,
     served,
@@ -69,48 +68,24 @@ def texts(listed: Json) -> list[str]:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_response_is_shown_as_it_was_told(shared: Served, stream: bool) -> None:
+async def test_a_response_is_shown_as_it_was_sent(shared: Served, stream: bool) -> None:
     told = await respond(shared, stream=stream, metadata={"a": "b"})
     assert (await look_up(shared, told["id"])).json() == told
 
 
 @pytest.mark.parametrize("end", [FAILS, (ValueError("oops"),)], ids=["backend", "bug"])
 async def test_a_stream_that_failed_is_shown_as_it_ended(end: Script) -> None:
-    async with served(ScriptedDoor((TextDelta("Hal"), *end))) as here:
+    async with served(ScriptedBackend((TextDelta("Hal"), *end))) as here:
         told = await respond(here, stream=True)
         shown = (await look_up(here, told["id"])).json()
     assert (shown, shown["status"]) == (told, "failed")
 
 
-class SlowToLeave(ScriptedTurn):
-    """A turn whose end takes as long as the test wants."""
-
-    def __init__(self, script: Script, go: trio.Event) -> None:
-        super().__init__(script)
-        self._go = go
-
-    async def run(self, send: Send) -> None:
-        try:
-            await super().run(send)
-        finally:
-            with trio.CancelScope(shield=True):
-                await self._go.wait()
-
-
-class SlowDoor(ScriptedDoor):
-    def __init__(self, go: trio.Event) -> None:
-        super().__init__()
-        self._go = go
-
-    def source(self, turn: Turn) -> Source:
-        return SlowToLeave(HELLO, self._go)
-
-
 @pytest.mark.parametrize("leaves", [True, False])
-async def test_a_stream_is_kept_before_its_end_is_told(leaves: bool) -> None:
+async def test_a_streamed_response_is_stored_before_its_end_is_sent(leaves: bool) -> None:
     """The client may leave, or come back, as soon as it has read the last event."""
     go = trio.Event()
-    async with served(SlowDoor(go)) as here, wire(here) as connection:
+    async with served(LeavingBackend(HELLO, go.wait)) as here, wire(here) as connection:
         await connection.write(as_bytes(wish(stream=True), path=RESPONSES))
         await connection.read_until(b"event: response.completed\ndata: ")
         told = msgspec.json.decode(await connection.read_until(b"\n"))["response"]
@@ -194,14 +169,14 @@ async def test_a_wrong_page_is_named(shared: Served, name: str, value: str) -> N
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_conversation_of_three_goes_to_the_backend_in_order(stream: bool) -> None:
     scripts: list[Script] = [(TextDelta("Looking."), call("a"), TurnEnd()), HELLO, HELLO]
-    door = ScriptedDoor(lambda _: scripts.pop(0))
-    async with served(door) as here:
+    backend = ScriptedBackend(lambda _: scripts.pop(0))
+    async with served(backend) as here:
         more: Json = {"tools": [LOOK], "stream": stream}
         one = await respond(here, [user("A"), user("B")], **more)
         two = await respond(here, [output("a", "3")], previous_response_id=one["id"], **more)
         three = await respond(here, "C", previous_response_id=two["id"], **more)
         listed = await page(here, three["id"])
-    assert said(door.asked[-1]) == [
+    assert said(backend.asked[-1]) == [
         "user: A",
         "user: B",
         "assistant: Looking.",
@@ -223,8 +198,8 @@ async def test_a_conversation_with_a_gap_is_not_found(shared: Served) -> None:
 
 
 async def test_items_are_referred_to_by_their_ids() -> None:
-    door = ScriptedDoor(last_words)
-    async with served(door) as here:
+    backend = ScriptedBackend(last_words)
+    async with served(backend) as here:
         first = await respond(here, "A")
         given = (await page(here, first["id"]))["data"][0]["id"]
         made = first["output"][0]["id"]
@@ -232,7 +207,7 @@ async def test_items_are_referred_to_by_their_ids() -> None:
         await respond(here, [*refer, user("B")])
         refer[1] = {"type": "item_reference", "id": "msg_nobodys"}
         answer = await post(here, refer)
-    assert said(door.asked[-1]) == ["user: A", "assistant: <user: A>", "user: B"]
+    assert said(backend.asked[-1]) == ["user: A", "assistant: <user: A>", "user: B"]
     assert refused(answer, 400) == ("invalid_request_error", "input[1].id")
 
 
@@ -250,8 +225,8 @@ async def test_an_item_outlives_a_response_that_only_repeated_it() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_reasoning_comes_back_to_the_model_whether_it_was_shown_or_not(stream: bool) -> None:
-    door = ScriptedDoor(lambda turn: THOUGHT if len(turn.items) < 2 else HELLO)
-    async with served(door) as here:
+    backend = ScriptedBackend(lambda turn: THOUGHT if len(turn.items) < 2 else HELLO)
+    async with served(backend) as here:
         hidden = await respond(here, "A", stream=stream)
         shown = await respond(here, "A", stream=stream, **ASKS_FOR_SEALED)
         for told, visible in ((hidden, False), (shown, True)):
@@ -259,33 +234,33 @@ async def test_reasoning_comes_back_to_the_model_whether_it_was_shown_or_not(str
             assert ("encrypted_content" in stored["output"][0]) is visible
             await respond(here, "B", previous_response_id=told["id"])
             whole = ["user: A", "reasoning sealed-1", "assistant: 42", "user: B"]
-            assert said(door.asked[-1]) == whole
+            assert said(backend.asked[-1]) == whole
 
 
 async def test_reasoning_whose_seal_came_late_comes_back_sealed() -> None:
     late: Script = (ReasoningDelta("Hm.", item_id="rs_b"), TextDelta("42"), SEALED, TurnEnd())
-    door = ScriptedDoor(late)
-    async with served(door) as here:
+    backend = ScriptedBackend(late)
+    async with served(backend) as here:
         told = await respond(here, "A", stream=True)
         await respond(here, "B", previous_response_id=told["id"])
     assert "encrypted_content" not in str(told)
-    assert said(door.asked[-1])[1:3] == ["reasoning sealed-1", "assistant: 42"]
+    assert said(backend.asked[-1])[1:3] == ["reasoning sealed-1", "assistant: 42"]
 
 
 async def test_reasoning_is_referred_to_whether_it_was_shown_or_not() -> None:
-    door = ScriptedDoor(THOUGHT)
-    async with served(door) as here:
+    backend = ScriptedBackend(THOUGHT)
+    async with served(backend) as here:
         hidden = await respond(here, "A")
         await respond(here, [user("A"), *hidden["output"], user("B")])
         refer = [{"type": "item_reference", "id": item["id"]} for item in hidden["output"]]
         await respond(here, [user("A"), *refer, user("C")])
-    assert said(door.asked[-1])[1:] == ["reasoning sealed-1", "assistant: 42", "user: C"]
+    assert said(backend.asked[-1])[1:] == ["reasoning sealed-1", "assistant: 42", "user: C"]
 
 
 # -- whose it is -----------------------------------------------------------------------------------
 
 
-async def test_nobody_finds_what_is_another_s() -> None:
+async def test_another_callers_response_is_not_found() -> None:
     async with served(api_keys=KEYS) as here:
         own = await respond(here, headers=ANN)
         path = f"{RESPONSES}/{own['id']}"
@@ -303,16 +278,16 @@ async def test_nobody_finds_what_is_another_s() -> None:
         refused(await here.client.get(path), 401)
 
 
-async def test_nobody_takes_over_another_s_item_by_its_id() -> None:
-    door = ScriptedDoor(last_words)
-    async with served(door, api_keys=KEYS) as here:
+async def test_another_callers_item_is_not_found_by_its_id() -> None:
+    backend = ScriptedBackend(last_words)
+    async with served(backend, api_keys=KEYS) as here:
         own = await respond(here, "A", headers=ANN)
         item_id = own["output"][0]["id"]
         forged = {"type": "message", "role": "assistant", "id": item_id, "content": "forged"}
         await respond(here, [forged, user("B")], headers=BOB)
         reference = {"type": "item_reference", "id": item_id}
         await respond(here, [reference, user("C")], headers=ANN)
-    assert said(door.asked[-1])[0] == "assistant: <user: A>"
+    assert said(backend.asked[-1])[0] == "assistant: <user: A>"
 
 
 # -- how long --------------------------------------------------------------------------------------
@@ -320,13 +295,13 @@ async def test_nobody_takes_over_another_s_item_by_its_id() -> None:
 
 async def test_what_is_kept_in_a_file_outlives_the_server(tmp_path: Path) -> None:
     store = str(tmp_path / "kept" / "store.sqlite3")
-    door = ScriptedDoor(THOUGHT)
-    async with served(door, store=store) as here:
+    backend = ScriptedBackend(THOUGHT)
+    async with served(backend, store=store) as here:
         told = await respond(here, "A")
-    async with served(door, store=store) as again:
+    async with served(backend, store=store) as again:
         assert (await look_up(again, told["id"])).json() == told
         await respond(again, "B", previous_response_id=told["id"])
-    assert "reasoning sealed-1" in said(door.asked[-1])
+    assert "reasoning sealed-1" in said(backend.asked[-1])
 
 
 async def test_what_is_kept_in_memory_does_not(shared: Served) -> None:
@@ -339,7 +314,7 @@ async def test_what_is_kept_in_memory_does_not(shared: Served) -> None:
 
 
 async def test_fifty_at_once_over_both_apis_get_their_own_answers() -> None:
-    door = ScriptedDoor(last_words)
+    backend = ScriptedBackend(last_words)
     found: dict[int, str] = {}
 
     async def ask(here: Served, number: int) -> None:
@@ -354,7 +329,7 @@ async def test_fifty_at_once_over_both_apis_get_their_own_answers() -> None:
             assert shown == response
 
     with trio.fail_after(10):
-        async with served(door) as here, trio.open_nursery() as nursery:
+        async with served(backend) as here, trio.open_nursery() as nursery:
             for number in range(50):
                 nursery.start_soon(ask, here, number)
     assert found == {number: f"<user: I am {number}>" for number in range(50)}

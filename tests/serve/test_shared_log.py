@@ -14,13 +14,13 @@ from time import monotonic, sleep
 import pytest
 import structlog
 
-from pipeline.serve import logs
-from pipeline.serve.logs import PATIENCE, SharedLog
+from pipeline.serve.observe import logs
+from pipeline.serve.observe.logs import PATIENCE, SharedLog
 
 LINES, WRITERS = 150, 4
 WRITER = f"""
 import sys, structlog
-from pipeline.serve import logs
+from pipeline.serve.observe import logs
 number = int(sys.argv[1])
 logs.configure(logs.LogOptions(log_format="json"), worker=number)
 log = structlog.get_logger()

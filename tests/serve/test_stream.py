@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
 import msgspec
 import pytest
 import trio
-import trio.testing
 
 from pipeline.errors import Failure, ProxyError
 from pipeline.events import Failed, ReasoningDelta, TextDelta, TurnEnd
-from pipeline.serve.exchange import Exchange
-from pipeline.serve.streaming import Outlet
+from pipeline.stage import Incoming
+from pipeline.turn import Turn
 from tests.serve.scripted import (
     BROKEN,
-    CHAT,
     FAILS,
     HELLO,
     USAGE,
     Script,
-    ScriptedDoor,
+    ScriptedBackend,
     Served,
+    Step,
     body,
     call,
     served,
@@ -94,7 +96,7 @@ async def test_usage_comes_on_request_after_the_finish_and_without_choices(share
 
 
 async def test_calls_come_whole_and_a_comment_counts_them_before_usage() -> None:
-    async with served(ScriptedDoor(CALLS)) as here:
+    async with served(ScriptedBackend(CALLS)) as here:
         options = {"include_usage": True}
         answer = await here.ask(stream=True, tools=tools("look"), stream_options=options)
     assert answer.headers["x-proxy-output-mode"] == "openai-json"
@@ -129,7 +131,7 @@ async def test_calls_come_whole_and_a_comment_counts_them_before_usage() -> None
     ],
 )
 async def test_a_stream_folds_to_the_answer_that_is_not_streamed(script: Script) -> None:
-    async with served(ScriptedDoor(script)) as here:
+    async with served(ScriptedBackend(script)) as here:
         streamed = await here.ask(stream=True, tools=tools("look"))
         whole = await here.ask(tools=tools("look"))
     choice = whole.json()["choices"][0]
@@ -140,7 +142,7 @@ async def test_a_stream_folds_to_the_answer_that_is_not_streamed(script: Script)
 
 
 async def test_an_answer_that_is_not_streamed_is_whole_and_tells_of_its_calls() -> None:
-    async with served(ScriptedDoor((call("a"), USAGE, TurnEnd()))) as here:
+    async with served(ScriptedBackend((call("a"), USAGE, TurnEnd()))) as here:
         answer = await here.ask(tools=tools("look"), temperature=1, seed=3)
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-codex-tool-call-count"] == "1"
@@ -167,12 +169,12 @@ async def test_an_answer_that_is_not_streamed_is_whole_and_tells_of_its_calls() 
 
 
 async def test_usage_that_nobody_told_is_null() -> None:
-    async with served(ScriptedDoor((TextDelta("Hi"), TurnEnd()))) as here:
+    async with served(ScriptedBackend((TextDelta("Hi"), TurnEnd()))) as here:
         assert (await here.ask()).json()["usage"] is None
 
 
 async def test_whoever_declares_functions_is_answered_with_a_function_call() -> None:
-    async with served(ScriptedDoor((call("a"), TurnEnd()))) as here:
+    async with served(ScriptedBackend((call("a"), TurnEnd()))) as here:
         whole = (await here.ask(functions=[{"name": "look"}])).json()
         streamed = chunks((await here.ask(functions=[{"name": "look"}], stream=True)).text)
     (choice,) = whole["choices"]
@@ -186,7 +188,7 @@ async def test_whoever_declares_functions_is_answered_with_a_function_call() -> 
 
 
 async def test_a_request_may_choose_to_read_calls_as_xml() -> None:
-    async with served(ScriptedDoor(CALLS)) as here:
+    async with served(ScriptedBackend(CALLS)) as here:
         headers = {"x-proxy-output-mode": "Obsidian-XML"}
         answer = await here.ask(tools=tools("look"), stream=True, headers=headers)
         refused = await here.ask(headers={"x-proxy-output-mode": "pdf"})
@@ -209,7 +211,7 @@ async def test_a_strict_request_is_refused_for_what_would_have_no_effect(shared:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_failure_before_the_first_byte_has_a_status_of_its_own(stream: bool) -> None:
-    async with served(ScriptedDoor(FAILS)) as here:
+    async with served(ScriptedBackend(FAILS)) as here:
         answer = await here.ask(stream=stream)
         assert answer.status_code == 502
         assert answer.headers["content-type"] == "application/json"
@@ -219,8 +221,8 @@ async def test_a_failure_before_the_first_byte_has_a_status_of_its_own(stream: b
 
 async def test_the_first_byte_does_not_wait_for_the_window_to_close() -> None:
     rest = trio.Event()
-    door = ScriptedDoor((TextDelta("Hi"), rest, TurnEnd()))
-    async with served(door, prime_window=60.0) as here, wire(here) as connection:
+    backend = ScriptedBackend((TextDelta("Hi"), rest, TurnEnd()))
+    async with served(backend, prime_window=60.0) as here, wire(here) as connection:
         await connection.write(post(body(stream=True)))
         assert b": ping" not in await connection.read_until(b'{"content":"Hi"}')
         rest.set()
@@ -229,8 +231,8 @@ async def test_the_first_byte_does_not_wait_for_the_window_to_close() -> None:
 
 async def test_a_failure_after_the_window_is_told_in_the_stream() -> None:
     fail = trio.Event()
-    door = ScriptedDoor((fail, *FAILS))
-    async with served(door, prime_window=0.01) as here, wire(here) as connection:
+    backend = ScriptedBackend((fail, *FAILS))
+    async with served(backend, prime_window=0.01) as here, wire(here) as connection:
         await connection.write(post(body(stream=True)))
         head = await connection.read_until(b": ping\n\n")
         assert head.startswith(b"HTTP/1.1 200 ")
@@ -243,7 +245,7 @@ async def test_a_failure_after_the_window_is_told_in_the_stream() -> None:
 
 
 async def test_a_failure_after_text_is_told_and_nothing_else_follows() -> None:
-    async with served(ScriptedDoor((TextDelta("Hel"), *FAILS))) as here:
+    async with served(ScriptedBackend((TextDelta("Hel"), *FAILS))) as here:
         answer = await here.ask(stream=True)
         assert frames(answer.text)[-2:] == [msgspec.json.encode(BROKEN.body()).decode(), DONE]
         assert '"finish_reason":"' not in answer.text
@@ -254,7 +256,7 @@ async def test_a_failure_after_text_is_told_and_nothing_else_follows() -> None:
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_failure_after_a_call_is_for_the_operator_alone(stream: bool) -> None:
     script: Script = (call("a"), Failed(BROKEN), TurnEnd("failed"))
-    async with served(ScriptedDoor(script), stop_after_tools=False) as here:
+    async with served(ScriptedBackend(script), stop_after_tools=False) as here:
         answer = await here.ask(stream=stream, tools=tools("look"))
         assert answer.status_code == 200
         assert "error" not in answer.text
@@ -268,9 +270,9 @@ async def test_a_failure_after_a_call_is_for_the_operator_alone(stream: bool) ->
 
 async def test_silence_is_filled_with_pings_and_talk_is_not() -> None:
     talk, rest = trio.Event(), trio.Event()
-    door = ScriptedDoor((talk, TextDelta("a"), rest, TextDelta("b"), TurnEnd()))
+    backend = ScriptedBackend((talk, TextDelta("a"), rest, TextDelta("b"), TurnEnd()))
     flags = {"prime_window": 0.0, "ping_interval": 0.05}
-    async with served(door, **flags) as here, wire(here) as connection:
+    async with served(backend, **flags) as here, wire(here) as connection:
         await connection.write(post(body(stream=True)))
         began = trio.current_time()
         for _ in range(4):
@@ -283,43 +285,10 @@ async def test_silence_is_filled_with_pings_and_talk_is_not() -> None:
         assert b": ping" not in await connection.read_until(b"[DONE]\n\n")
 
 
-class Pings:
-    """The voice of a stream."""
-
-    def keepalive(self) -> bytes:
-        return b": ping"
-
-    def fail(self, failure: Failure) -> bytes:
-        return failure.message.encode()
-
-
-@pytest.mark.parametrize(("pause", "pings"), [(0.7, 0), (1.5, 1), (2.5, 2)])
-async def test_a_stream_has_pings_in_its_silences_and_none_while_it_is_busy(
-    pause: float, pings: int, autojump_clock: trio.testing.MockClock
-) -> None:
-    sent: list[bytes] = []
-    outlet = Outlet(Exchange.of("POST", CHAT, None), silence=1.0)
-
-    async def send(data: bytes) -> None:
-        sent.append(data)
-
-    async def work() -> None:
-        await outlet.write(b"word")
-        for _ in range(5):
-            await trio.sleep(pause)
-            await outlet.write(b"word")
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(outlet.run, Pings(), work)
-        await outlet.prime(60.0)
-        await outlet.pour(send)
-    assert sent == [b"word", *([b": ping"] * pings + [b"word"]) * 5]
-
-
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_backend_that_refuses_a_turn_is_heard(stream: bool) -> None:
     busy = Failure("no backend", status=503, code="server_is_overloaded", retry_after=2.5)
-    async with served(ScriptedDoor((ProxyError(busy),))) as here:
+    async with served(ScriptedBackend((ProxyError(busy),))) as here:
         answer = await here.ask(stream=stream)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "3")
     assert answer.json() == busy.body()
@@ -327,17 +296,19 @@ async def test_a_backend_that_refuses_a_turn_is_heard(stream: bool) -> None:
 
 async def test_a_spent_quota_is_not_asked_for_again() -> None:
     spent = Failure("spent", status=429, type="insufficient_quota", code="insufficient_quota")
-    async with served(ScriptedDoor((ProxyError(spent),))) as here:
+    async with served(ScriptedBackend((ProxyError(spent),))) as here:
         assert (await here.ask()).headers["x-should-retry"] == "false"
 
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_bug_is_a_500_that_tells_nothing_and_the_server_goes_on(stream: bool) -> None:
     turns = [(ValueError("a secret of ours"),), HELLO]
-    async with served(ScriptedDoor(lambda _: turns.pop(0))) as here:
+    async with served(ScriptedBackend(lambda _: turns.pop(0))) as here:
         answer = await here.ask(stream=stream)
         assert answer.status_code == 500
-        assert answer.json()["error"]["code"] == "internal_error"
+        error = answer.json()["error"]
+        assert error["code"] == "internal_error"
+        assert error["message"].endswith(f"request id {answer.headers['x-request-id']}")
         assert answer.headers["x-should-retry"] == "false"
         assert "secret" not in answer.text
         assert "a secret of ours" in here.log.getvalue()
@@ -345,8 +316,63 @@ async def test_a_bug_is_a_500_that_tells_nothing_and_the_server_goes_on(stream: 
         assert here.server.admission.running == 0
 
 
-async def test_a_bug_in_the_middle_of_a_stream_ends_it_properly() -> None:
-    async with served(ScriptedDoor((TextDelta("Hel"), ValueError("oops")))) as here:
-        answer = await here.ask(stream=True)
-    assert frames(answer.text)[-1] == DONE
-    assert chunks(answer.text)[-1]["error"]["code"] == "internal_error"
+class Crashes(ScriptedBackend):
+    """A source with a task of its own, which breaks."""
+
+    def __init__(self, *script: Step) -> None:
+        super().__init__((*script, trio.Event()))
+        self.go = trio.Event()
+
+    @asynccontextmanager
+    async def open(self, turn: Turn) -> AsyncGenerator[Incoming]:
+        async with super().open(turn) as incoming, trio.open_nursery() as nursery:
+            nursery.start_soon(self._crash)
+            yield incoming
+
+    async def _crash(self) -> None:
+        await self.go.wait()
+        raise ValueError("a secret of ours")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_bug_in_a_task_of_the_source_is_a_500_too(stream: bool) -> None:
+    backend = Crashes()
+    backend.go.set()
+    async with served(backend) as here:
+        answer = await here.ask(stream=stream)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+        assert answer.headers["x-request-id"] in answer.text
+        assert "a secret of ours" in str(here.lines("a request broke"))
+        (line,) = await here.until_logged()
+        assert (line["status"], line["error_code"]) == (500, "internal_error")
+        assert here.server.admission.running == 0
+
+
+async def test_a_bug_in_a_task_of_the_source_cuts_a_stream_that_has_begun() -> None:
+    backend = Crashes(TextDelta("Hi"))
+    async with served(backend) as here, wire(here) as connection:
+        await connection.write(post(body(stream=True)))
+        await connection.read_until(b'"Hi"')
+        backend.go.set()
+        assert await connection.ended()
+        assert here.log.getvalue().count("ValueError: a secret of ours") == 1
+        (line,) = await here.until_logged()
+        assert (line["status"], line["error_code"]) == (200, "internal_error")
+        assert here.server.admission.running == 0
+
+
+@pytest.mark.parametrize("said", ["", "Hel"])
+async def test_a_bug_after_the_head_of_a_stream_ends_it_properly(said: str) -> None:
+    silence = trio.Event()
+    first: Script = (TextDelta(said),) if said else ()
+    backend = ScriptedBackend((*first, silence, ValueError("oops")))
+    async with served(backend, prime_window=0.01) as here, wire(here) as connection:
+        await connection.write(post(body(stream=True)))
+        await connection.read_until(b'"Hel"' if said else b": ping\n\n")
+        silence.set()
+        rest = await connection.read_until(b"data: [DONE]\n\n")
+        assert rest.count(b'"code":"internal_error"') == 1
+        (line,) = await here.until_logged()
+        assert (line["status"], line["error_code"]) == (200, "internal_error")
+        assert line["request_id"] in rest.decode()
+        assert len(here.lines("a stream broke")) == 1

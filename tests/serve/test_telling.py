@@ -22,8 +22,18 @@ from pipeline.events import (
     ToolCallFragment,
     TurnEnd,
 )
-from pipeline.serve import logs, metrics
-from tests.serve.scripted import CHAT, FAILS, USAGE, Script, ScriptedDoor, body, call, served, tools
+from pipeline.serve.observe import logs, metrics
+from tests.serve.scripted import (
+    CHAT,
+    FAILS,
+    USAGE,
+    Script,
+    ScriptedBackend,
+    body,
+    call,
+    served,
+    tools,
+)
 
 SECRET = "xyzzy-plugh-4711"  # noqa: S105
 WORDS = f"say {SECRET}"
@@ -61,7 +71,7 @@ WRONG: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_request_is_one_line_with_all_that_counts(stream: bool) -> None:
-    async with served(ScriptedDoor(TALKATIVE)) as here:
+    async with served(ScriptedBackend(TALKATIVE)) as here:
         await here.ask(stream=stream, tools=tools("look"), headers={"x-request-id": "r-1"})
         (told,) = await here.until_logged()
     times = {name: told[name] for name in ("duration_ms", "ttft_ms", "timestamp")}
@@ -132,7 +142,7 @@ async def test_the_log_never_tells_what_was_said() -> None:
     failing: Script = (TextDelta(SECRET), *FAILS)
     quoting: Script = (Failed(Failure(f"no: {SECRET}", 400, code="x")), TurnEnd("failed"))
     scripts = [TALKATIVE, TALKATIVE, failing, failing, quoting, (ValueError("oops"),)]
-    async with served(ScriptedDoor(lambda _: scripts.pop(0)), log_level="debug") as here:
+    async with served(ScriptedBackend(lambda _: scripts.pop(0)), log_level="debug") as here:
         for stream in (True, False, True, False, True, True):
             await here.ask(messages=HISTORY, tools=tools("look"), stream=stream, user=SECRET)
         for fields in WRONG:
@@ -148,7 +158,7 @@ async def test_the_log_never_tells_what_was_said() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_an_operator_may_ask_for_what_was_said(stream: bool) -> None:
-    async with served(ScriptedDoor(TALKATIVE), log_content=True) as here:
+    async with served(ScriptedBackend(TALKATIVE), log_content=True) as here:
         await here.ask(WORDS, tools=tools("look"), stream=stream)
         await here.until_logged()
         (asked,) = here.lines("request content")
@@ -167,7 +177,7 @@ async def test_a_line_has_its_bounds_whatever_the_client_sends() -> None:
 async def test_remarks_of_stages_are_logged() -> None:
     undeclared = ToolCallFragment("k", "call_a", "unheard_of", whole="{}", done=True)
     script: Script = (undeclared, TurnEnd())
-    async with served(ScriptedDoor(script)) as here:
+    async with served(ScriptedBackend(script)) as here:
         await here.ask(tools=tools("look"), headers={"x-request-id": "r-2"})
         await here.until_logged()
         (remark,) = here.lines("remark")
@@ -185,7 +195,7 @@ async def test_remarks_of_stages_are_logged() -> None:
 async def test_a_forwarded_call_of_an_undeclared_tool_is_logged_by_its_name(
     event: ToolCall | ToolCallFragment,
 ) -> None:
-    async with served(ScriptedDoor((event, TurnEnd()))) as here:
+    async with served(ScriptedBackend((event, TurnEnd()))) as here:
         await here.ask(tools=tools("look"))
         await here.until_logged()
         (remark,) = here.lines("remark")
@@ -195,7 +205,7 @@ async def test_a_forwarded_call_of_an_undeclared_tool_is_logged_by_its_name(
 
 async def test_a_block_of_an_undeclared_tool_that_stays_text_is_logged_by_its_name() -> None:
     block = f"<use_tool><name>unheard_of</name><for>{SECRET}</for></use_tool>"
-    async with served(ScriptedDoor((TextDelta(f"{block} {block}"), TurnEnd()))) as here:
+    async with served(ScriptedBackend((TextDelta(f"{block} {block}"), TurnEnd()))) as here:
         answer = await here.ask(tools=tools("look"))
         await here.until_logged()
         (remark,) = here.lines("remark")
@@ -208,7 +218,7 @@ async def test_a_block_of_an_undeclared_tool_that_stays_text_is_logged_by_its_na
 async def test_a_model_that_invents_tools_does_not_fill_the_log() -> None:
     names = [f"{number}-{'x' * 1_000}" for number in range(500)]
     text = " ".join(f"<use_tool><name>{name}</name></use_tool>" for name in names)
-    async with served(ScriptedDoor((TextDelta(text), TurnEnd()))) as here:
+    async with served(ScriptedBackend((TextDelta(text), TurnEnd()))) as here:
         await here.ask(tools=tools("look"))
         await here.until_logged()
         remarks = here.lines("remark")
@@ -245,10 +255,10 @@ async def test_every_family_is_exposed_and_moves() -> None:
         ResponseEnd(),
     )
     scripts = [noisy, noisy, (TextDelta("a"), *FAILS), (TextDelta("a"), rest, TurnEnd())]
-    door = ScriptedDoor(lambda _: scripts.pop(0))
-    door.tally |= {"sent turn/start": 3, "got turn/started": 2, "error turn/start -32600": 1}
-    door.tally["restarts"] = 4
-    async with served(door, tool_block_max=1) as here:
+    backend = ScriptedBackend(lambda _: scripts.pop(0))
+    backend.tally |= {"sent turn/start": 3, "got turn/started": 2, "error turn/start -32600": 1}
+    backend.tally["restarts"] = 4
+    async with served(backend, tool_block_max=1) as here:
         await here.ask(tools=tools("look"))
         await here.ask(tools=tools("look"))
         await here.ask(stream=True)
@@ -281,7 +291,7 @@ async def test_every_family_is_exposed_and_moves() -> None:
 
 
 async def test_a_broken_contract_is_counted_by_its_rule() -> None:
-    async with served(ScriptedDoor((TextDelta("Hi"),))) as here:  # a turn without an end
+    async with served(ScriptedBackend((TextDelta("Hi"),))) as here:  # a turn without an end
         answer = await here.ask()
         assert (answer.status_code, answer.json()["error"]["code"]) == (502, "stream_ended_early")
         await here.until_logged()
@@ -289,12 +299,12 @@ async def test_a_broken_contract_is_counted_by_its_rule() -> None:
 
 
 async def test_a_problem_of_the_backend_is_counted_by_kind_and_name() -> None:
-    door = ScriptedDoor()
-    door.tally |= {f"got method-{number}": 1_000 for number in range(500)}
-    door.tally["problem unknown_event two words"] = 1
-    door.tally["problem nameless_call function_call"] = 3
+    backend = ScriptedBackend()
+    backend.tally |= {f"got method-{number}": 1_000 for number in range(500)}
+    backend.tally["problem unknown_event two words"] = 1
+    backend.tally["problem nameless_call function_call"] = 3
     family = "proxy_backend_problems_total"
-    async with served(door) as here:
+    async with served(backend) as here:
         for _ in range(2):  # to read them changes nothing
             assert here.metric(f'{family}{{kind="unknown_event",name="two words"}}') == 1
             assert here.metric(f'{family}{{kind="nameless_call",name="function_call"}}') == 3
@@ -310,7 +320,7 @@ async def test_labels_have_no_more_values_than_we_gave_them(
     def fails(_: object) -> Script:
         return (Failed(Failure("no", 502, code=f"c{next(codes)}")), TurnEnd("failed"))
 
-    async with served(ScriptedDoor(fails)) as here:
+    async with served(ScriptedBackend(fails)) as here:
         for number in range(12):
             await here.ask(model=f"model-{number}", headers={"x-request-id": f"r{number}"})
         for number in range(12):

@@ -11,13 +11,24 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, open_websocket_url
 
-from pipeline.errors import Failure
+from pipeline.chain import respond
 from pipeline.events import ReasoningItem, TextDelta, TurnEnd
-from pipeline.serve import websocket
-from pipeline.serve.exchange import Exchange
-from sinks.responses import ResponsesOptions
-from sinks.responses_sse import ResponsesMessages
-from tests.serve.scripted import BROKEN, FAILS, HELLO, SOON, ScriptedDoor, Served, call, served
+from pipeline.recipe import Pipeline
+from pipeline.serve.observe.exchange import Exchange
+from pipeline.serve.routes import websocket
+from sinks.responses import ResponsesMessages, ResponsesOptions
+from tests.serve.asking import look_up
+from tests.serve.scripted import (
+    BROKEN,
+    FAILS,
+    HELLO,
+    SOON,
+    ScriptedBackend,
+    ScriptedTurn,
+    Served,
+    call,
+    served,
+)
 from tests.support.responses_automaton import check_events
 
 Json: TypeAlias = dict[str, Any]
@@ -52,7 +63,7 @@ def user(words: str) -> Json:
 
 async def test_the_line_tells_what_the_client_says_of_itself_in_headers_or_in_the_request() -> None:
     headers = {"session-id": "s-1", "x-openai-subagent": "review"}
-    async with served(ScriptedDoor(HELLO)) as here, spoken(here, **headers) as socket:
+    async with served(ScriptedBackend(HELLO)) as here, spoken(here, **headers) as socket:
         await say(socket, "Hi")
         await heard(socket)
         await say(socket, "Hi", client_metadata={"session_id": "s-2", "thread_id": "t-2"})
@@ -64,7 +75,7 @@ async def test_the_line_tells_what_the_client_says_of_itself_in_headers_or_in_th
 
 
 async def test_a_request_is_answered_with_the_events_of_a_stream() -> None:
-    async with served(ScriptedDoor(HELLO)) as here, spoken(here) as socket:
+    async with served(ScriptedBackend(HELLO)) as here, spoken(here) as socket:
         await say(socket, "Hi")
         response = check_events(await heard(socket))
         (line,) = await here.until_logged()
@@ -73,14 +84,25 @@ async def test_a_request_is_answered_with_the_events_of_a_stream() -> None:
     assert line["ttft_ms"] > 0
 
 
+async def test_an_operator_may_have_what_is_said_on_a_socket_logged() -> None:
+    backend = ScriptedBackend(HELLO)
+    async with served(backend, log_content=True) as here, spoken(here) as socket:
+        await say(socket, "How are you?")
+        messages = await heard(socket)
+        await here.until_logged()
+        assert "How are you?" in str(here.lines("request content"))
+        logged = "".join(line["data"] for line in here.lines("answer content"))
+    assert [msgspec.json.decode(line) for line in logged.splitlines()] == messages
+
+
 async def test_many_requests_share_a_socket_and_build_on_each_other_unstored() -> None:
-    door = ScriptedDoor(lambda turn: (call("a"), TurnEnd()) if len(turn.items) < 3 else HELLO)
-    async with served(door) as here, spoken(here) as socket:
+    backend = ScriptedBackend(lambda turn: (call("a"), TurnEnd()) if len(turn.items) < 3 else HELLO)
+    async with served(backend) as here, spoken(here) as socket:
         tools = [{"type": "function", "name": "look"}]
         await say(socket, [], generate=False, tools=tools)
         prepared = check_events(await heard(socket))
         assert prepared["output"] == []
-        assert door.asked == []
+        assert backend.asked == []
         await say(socket, [user("Hi")], previous_response_id=prepared["id"], tools=tools)
         called = check_events(await heard(socket))
         output = {"type": "function_call_output", "call_id": "call_a", "output": "42"}
@@ -88,21 +110,21 @@ async def test_many_requests_share_a_socket_and_build_on_each_other_unstored() -
         final = check_events(await heard(socket))
         assert await here.server.store.get("anybody", called["id"]) is None
     assert final["output"][0]["content"][0]["text"] == "Hello, world"
-    kinds = [item.get("type") for item in door.asked[-1].items]
+    kinds = [item.get("type") for item in backend.asked[-1].items]
     assert kinds == ["message", "function_call", "function_call_output"]
 
 
 async def test_tools_that_came_as_an_item_are_remembered_with_it() -> None:
-    door = ScriptedDoor(lambda turn: (call("a"), TurnEnd()) if len(turn.items) < 3 else HELLO)
+    backend = ScriptedBackend(lambda turn: (call("a"), TurnEnd()) if len(turn.items) < 3 else HELLO)
     more: Json = {"type": "additional_tools", "role": "developer"}
     more["tools"] = [{"type": "function", "name": "look"}]
-    async with served(door) as here, spoken(here) as socket:
+    async with served(backend) as here, spoken(here) as socket:
         await say(socket, [more, user("Hi")])
         called = check_events(await heard(socket))
         output = {"type": "function_call_output", "call_id": "call_a", "output": "42"}
         await say(socket, [output], previous_response_id=called["id"])
         check_events(await heard(socket))
-    assert [tool.name for tool in door.asked[-1].tools] == ["look"]
+    assert [tool.name for tool in backend.asked[-1].tools] == ["look"]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +157,7 @@ async def test_tools_that_came_as_an_item_are_remembered_with_it() -> None:
 async def test_a_wrong_request_is_an_error_with_a_status_and_the_socket_stays(
     message: str, status: int, code: str, param: str | None
 ) -> None:
-    async with served(ScriptedDoor(HELLO)) as here, spoken(here) as socket:
+    async with served(ScriptedBackend(HELLO)) as here, spoken(here) as socket:
         await socket.send_message(message)
         (error,) = await heard(socket)
         assert (error["status"], error["error"]["code"]) == (status, code)
@@ -145,14 +167,14 @@ async def test_a_wrong_request_is_an_error_with_a_status_and_the_socket_stays(
 
 
 async def test_a_turn_that_fails_at_once_is_an_error_with_its_status() -> None:
-    async with served(ScriptedDoor(FAILS)) as here, spoken(here) as socket:
+    async with served(ScriptedBackend(FAILS)) as here, spoken(here) as socket:
         await say(socket, "Hi")
         (error,) = await heard(socket)
     assert (error["status"], error["error"]["code"]) == (BROKEN.status, BROKEN.code)
 
 
 async def test_a_turn_that_fails_later_is_a_failed_response() -> None:
-    async with served(ScriptedDoor((TextDelta("Hel"), *FAILS))) as here, spoken(here) as socket:
+    async with served(ScriptedBackend((TextDelta("Hel"), *FAILS))) as here, spoken(here) as socket:
         for _ in range(2):  # nothing of the first is left to be taken for the second
             await say(socket, "Hi")
             events = await heard(socket)
@@ -161,8 +183,8 @@ async def test_a_turn_that_fails_later_is_a_failed_response() -> None:
 
 
 async def test_a_bug_is_an_error_and_the_socket_stays() -> None:
-    door = ScriptedDoor((RuntimeError("oops"),))
-    async with served(door) as here, spoken(here) as socket:
+    backend = ScriptedBackend((RuntimeError("oops"),))
+    async with served(backend) as here, spoken(here) as socket:
         for _ in range(2):
             await say(socket, "Hi")
             (error,) = await heard(socket)
@@ -170,10 +192,22 @@ async def test_a_bug_is_an_error_and_the_socket_stays() -> None:
         assert here.lines("a request on a WebSocket broke")
 
 
+async def test_what_breaks_in_the_middle_is_stored_before_its_end_is_sent() -> None:
+    backend = ScriptedBackend((TextDelta("Hel"), ValueError("a secret of ours")))
+    async with served(backend) as here, spoken(here) as socket:
+        await say(socket, "Hi", store=True)
+        failed = (await heard(socket))[-1]["response"]
+        assert (await look_up(here, failed["id"])).json() == failed
+        line = next(line for line in await here.until_logged(2) if line["method"] == "WS")
+    assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
+    assert line["request_id"] in failed["error"]["message"]
+    assert line["error_code"] == "internal_error"
+
+
 async def test_a_silence_is_broken() -> None:
     go = trio.Event()
-    door = ScriptedDoor((go, *HELLO))
-    async with served(door, ping_interval=0.05) as here, spoken(here) as socket:
+    backend = ScriptedBackend((go, *HELLO))
+    async with served(backend, ping_interval=0.05) as here, spoken(here) as socket:
         await say(socket, "Hi")
         first = [msgspec.json.decode(await socket.get_message()) for _ in range(4)]
         go.set()
@@ -184,25 +218,29 @@ async def test_a_silence_is_broken() -> None:
 async def test_a_sign_of_life_never_overtakes_what_a_slow_client_has_yet_to_read(
     autojump_clock: trio.abc.Clock,
 ) -> None:
-    reads, sent = trio.Event(), list[Json]()
+    reads, late, sent = trio.Event(), trio.Event(), list[Json]()
 
     async def send(message: Json) -> None:
         sent.append(msgspec.json.decode(message["text"]))
         await reads.wait()
 
-    writer = websocket.Writer(send, Exchange.of("WS", "/", None), silence=1.0)
-    sink = writer.sink = ResponsesMessages(ResponsesOptions(), writer.write)
+    sink = ResponsesMessages(ResponsesOptions())
+    writer = websocket.Writer(send, Exchange.of("WS", "/", None))
 
-    async def work() -> Failure | None:
-        await sink.take((TextDelta("Hel"), TextDelta("lo")))
-        await sink.take((TurnEnd(),))  # only now: a stream that has ended has no more signs of life
-        return sink.result()
+    async def answer() -> None:
+        script = (TextDelta("Hel"), TextDelta("lo"), late, TurnEnd())
+        async with Pipeline().open(ScriptedTurn(script), fuse=True) as chain:
+            await respond(chain, sink, writer.write, silence=1.0)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(writer.run, work)
+        nursery.start_soon(answer)
         await trio.sleep(10)
+        assert len(sent) == 1
         reads.set()
+        await trio.sleep(2.5)
+        late.set()
     check_events(sent)
+    assert [event["type"] for event in sent].count("keepalive") == 2
 
 
 async def test_what_was_only_prepared_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,8 +258,8 @@ async def test_what_was_only_prepared_is_bounded(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_strictness_and_the_output_mode_are_asked_for_at_the_handshake() -> None:
-    door = ScriptedDoor((call("a"), TurnEnd()))
-    async with served(door) as here:
+    backend = ScriptedBackend((call("a"), TurnEnd()))
+    async with served(backend) as here:
         async with spoken(here, **{"x-proxy-strict": "1"}) as socket:
             await say(socket, "Hi", temperature=1)
             (error,) = await heard(socket)
@@ -233,12 +271,12 @@ async def test_strictness_and_the_output_mode_are_asked_for_at_the_handshake() -
 
 
 async def test_who_leaves_takes_the_turn_along() -> None:
-    door = ScriptedDoor((TextDelta("Hi"), trio.Event()))
-    async with served(door) as here:
+    backend = ScriptedBackend((TextDelta("Hi"), trio.Event()))
+    async with served(backend) as here:
         async with spoken(here) as socket:
             await say(socket, "Hi")
             await socket.get_message()
-            turn = await door.until_turn()
+            turn = await backend.until_turn()
         with trio.fail_after(SOON):
             await turn.over.wait()
         (line,) = await here.until_logged()
@@ -256,7 +294,7 @@ HANDSHAKE = {
 
 
 async def test_keys_are_asked_for_on_a_socket_too() -> None:
-    async with served(ScriptedDoor(HELLO), api_keys="alice:secret") as here:
+    async with served(ScriptedBackend(HELLO), api_keys="alice:secret") as here:
         refused = await here.client.get("/v1/responses", headers=HANDSHAKE)
         assert refused.status_code == 401
         assert refused.json()["error"]["code"] == "invalid_api_key"
@@ -308,8 +346,33 @@ async def test_an_idle_socket_is_closed_when_the_server_stops() -> None:
 
 
 @hung_up_on
+async def test_an_answer_that_runs_when_the_server_stops_is_failed_before_the_end() -> None:
+    backend = ScriptedBackend((TextDelta("Hi"), trio.Event()))
+    async with trio.open_nursery() as nursery:
+        closed = trio.Event()
+
+        async def stay(here: Served) -> None:
+            async with spoken(here) as socket:
+                await say(socket, "Hi")
+                failed = (await heard(socket))[-1]["response"]
+                assert "shutting down" in failed["error"]["message"]
+                with pytest.raises(ConnectionClosed):
+                    await socket.get_message()
+                assert socket.closed is not None
+                assert socket.closed.code == 1001
+                closed.set()
+
+        async with served(backend, shutdown_grace=0.05) as here:
+            nursery.start_soon(stay, here)
+            await backend.until_turn()
+        with trio.fail_after(SOON):
+            await closed.wait()
+    assert backend.turns[0].left == "cancelled"
+
+
+@hung_up_on
 async def test_a_flood_of_requests_is_hung_up_on() -> None:
-    async with served(ScriptedDoor((trio.Event(),))) as here, spoken(here) as socket:
+    async with served(ScriptedBackend((trio.Event(),))) as here, spoken(here) as socket:
         with suppress(ConnectionClosed), trio.fail_after(SOON):
             for _ in range(40):
                 await say(socket, "Hi")
@@ -320,19 +383,19 @@ async def test_a_flood_of_requests_is_hung_up_on() -> None:
 
 async def test_reasoning_that_was_not_shown_comes_back_to_the_model_unstored() -> None:
     thought = ReasoningItem("rs_b", ("Hm.",), "sealed-1")
-    door = ScriptedDoor((thought, *HELLO))
-    async with served(door) as here, spoken(here) as socket:
+    backend = ScriptedBackend((thought, *HELLO))
+    async with served(backend) as here, spoken(here) as socket:
         await say(socket, [user("A")])
         first = check_events(await heard(socket))
         await say(socket, [user("B")], previous_response_id=first["id"])
         check_events(await heard(socket))
     assert "encrypted_content" not in first["output"][0]
-    assert door.asked[-1].items[1]["encrypted_content"] == "sealed-1"
+    assert backend.asked[-1].items[1]["encrypted_content"] == "sealed-1"
 
 
 async def test_a_reference_is_remembered_as_what_it_stands_for() -> None:
-    door = ScriptedDoor(HELLO)
-    async with served(door) as here, spoken(here) as socket:
+    backend = ScriptedBackend(HELLO)
+    async with served(backend) as here, spoken(here) as socket:
         await say(socket, [user("A")], store=True)
         kept = check_events(await heard(socket))
         reference = {"type": "item_reference", "id": kept["output"][0]["id"]}
@@ -340,5 +403,5 @@ async def test_a_reference_is_remembered_as_what_it_stands_for() -> None:
         second = check_events(await heard(socket))
         await say(socket, [user("C")], previous_response_id=second["id"])
         check_events(await heard(socket))
-    words = [item["content"][0]["text"] for item in door.asked[-1].items]
+    words = [item["content"][0]["text"] for item in backend.asked[-1].items]
     assert words == ["Hello, world", "B", "Hello, world", "C"]

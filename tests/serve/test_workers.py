@@ -129,7 +129,7 @@ async def stop(server: Started) -> None:
     assert await server.wait(SOON) == 0
     await until_gone(everybody)
     assert "Traceback" not in server.err
-    assert server.err.count("once more ends it at once") == 1
+    assert server.err.count("press Ctrl-C again to stop") == 1
 
 
 # -- serving ---------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ async def test_two_workers_share_one_app_server_one_store_and_what_they_know() -
 
 
 async def check_background(both: Callers) -> None:
-    """A response that one makes is told of and cancelled by the other."""
+    """A response of one worker is shown and cancelled by the other."""
     begun = (await both.one.post(RESPONSES, json=wish("HANG", background=True))).json()
     path = f"{RESPONSES}/{begun['id']}"
     assert (await both.other.get(path)).json()["status"] in {"queued", "in_progress"}
@@ -171,7 +171,7 @@ async def check_background(both: Callers) -> None:
 
 
 async def check_follow_up(both: Callers) -> None:
-    """The outputs of a held turn's calls may come to the other worker: all is told again there."""
+    """The outputs of a held turn may come to the other worker, which gets the whole history."""
     asked = {"role": "user", "content": "ONECALL"}
     answer = await said(both.one, "ONECALL", tools=[TOOL])
     (call,) = answer["tool_calls"]
@@ -186,7 +186,7 @@ async def test_the_app_server_is_replaced_for_all_and_no_request_fails() -> None
         (first,) = app_servers_of(server)
 
         async def keep_asking(client: httpx.AsyncClient) -> None:
-            while len(logged(server, "app-server is worn out and will be replaced")) < 2:
+            while len(logged(server, "app-server will be recycled")) < 2:
                 assert (await said(client))["content"] == "You said: Hello!"
 
         with trio.fail_after(2 * SOON):
@@ -194,7 +194,7 @@ async def test_the_app_server_is_replaced_for_all_and_no_request_fails() -> None
                 for client in (both.one, both.other, both.one):
                     nursery.start_soon(keep_asking, client)
         await until_gone([first])
-        assert not logged(server, "app-server left and will be started again")
+        assert not logged(server, "app-server exited and will be restarted")
         await stop(server)
 
 
@@ -236,16 +236,16 @@ async def test_a_worker_that_dies_is_started_again_and_what_it_made_has_failed()
         begun = (await both.one.post(RESPONSES, json=wish("HANG", background=True))).json()
         path = f"{RESPONSES}/{begun['id']}"
         assert (await both.other.get(path)).json()["status"] in {"queued", "in_progress"}
-        (first,) = (line for line in logged(server, "a worker serves") if line["worker"] == 1)
+        (first,) = (line for line in logged(server, "a worker is ready") if line["worker"] == 1)
         os.kill(first["pid"], signal.SIGKILL)
-        await until(lambda: logged(server, "a worker ended and will be started again"))
+        await until(lambda: logged(server, "a worker exited and will be restarted"))
         left = (await both.other.get(path)).json()
         assert (left["status"], left["error"]["code"]) == ("failed", "server_error")
         assert (await said(both.other))["content"] == "You said: Hello!"
-        await until(lambda: len(logged(server, "a worker serves")) == 3)
+        await until(lambda: len(logged(server, "a worker is ready")) == 3)
         assert len(workers_of(server)) == 2
-        (line,) = logged(server, "a worker ended and will be started again")
-        assert (line["worker"], line["reason"]) == (1, "it ended with status -9")
+        (line,) = logged(server, "a worker exited and will be restarted")
+        assert (line["worker"], line["reason"]) == (1, "it exited with status -9")
         async with callers(server) as again:
             assert (await said(again.one))["content"] == "You said: Hello!"
             await check_death_of_the_app_server(again)
@@ -267,11 +267,11 @@ async def check_death_of_the_app_server(both: Callers) -> None:
     assert app_servers_of(both.server) != [killed]
 
 
-async def test_a_worker_that_is_silent_delays_nobody_for_long_and_loses_nothing() -> None:
+async def test_a_silent_worker_delays_others_only_briefly_and_loses_nothing() -> None:
     async with two() as server, callers(server) as both:
         begun = (await both.one.post(RESPONSES, json=wish("HANG", background=True))).json()
         path = f"{RESPONSES}/{begun['id']}"
-        (first,) = (line for line in logged(server, "a worker serves") if line["worker"] == 1)
+        (first,) = (line for line in logged(server, "a worker is ready") if line["worker"] == 1)
         os.kill(first["pid"], signal.SIGSTOP)
         try:
             with trio.fail_after(SOON):
@@ -309,7 +309,7 @@ async def test_a_second_signal_ends_all_of_it_at_once() -> None:
         hanging = await asking(server, "HANG")
         await hanging.read_until(b'"Wait"')
         server.process.send_signal(signal.SIGTERM)
-        await until(lambda: "once more" in server.err)
+        await until(lambda: "press Ctrl-C again" in server.err)
         server.process.send_signal(signal.SIGINT)
         assert await server.wait(6) == 0
         await hanging.stream.aclose()
@@ -323,7 +323,7 @@ async def test_a_signal_while_the_workers_start_ends_them_too(tmp_path: Path) ->
     mute.chmod(0o700)
     env = {"CODEX_BIN": str(mute), "HOME": str(tmp_path)}
     async with start("--workers", "2", env=env, banner=False) as server:
-        await until(lambda: len(logged(server, "app-server starts")) == 3)
+        await until(lambda: len(logged(server, "starting app-server")) == 3)
         everybody = server.children()
         server.process.send_signal(signal.SIGTERM)
         assert await server.wait(6) == 0
@@ -344,7 +344,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return lines[0]
 
 
-def test_a_port_in_use_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -358,24 +358,24 @@ def test_a_port_in_use_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -
         (["--demo", "--dump-events", "/nowhere/at/all"], "CODEX_DUMP_SSE=/nowhere/at/all cannot"),
         (["--demo", "--dump-events", "/nowhere/\udcff"], "CODEX_DUMP_SSE=/nowhere/? cannot"),
         (["--demo", "--store", "/dev/null/store"], "PROXY_STORE=/dev/null/store cannot be used"),
-        (["--codex-app-server", "tcp://x"], "CODEX_APP_SERVER=tcp://x is not possible"),
-        (["--codex-bin", "no-such-codex"], "CODEX_BIN=no-such-codex: there is no such program"),
+        (["--codex-app-server", "tcp://x"], "CODEX_APP_SERVER must be stdio"),
+        (["--codex-bin", "no-such-codex"], "CODEX_BIN=no-such-codex: no such program"),
     ],
 )
-def test_what_a_worker_cannot_use_is_told_as_one_process_would(
+def test_workers_report_an_unusable_setting_as_one_process_does(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert words in refusal(capsys, "--port", "0", *arguments)
 
 
-def test_a_temporary_folder_with_too_long_a_name_is_told_of(
+def test_a_temporary_folder_with_too_long_a_name_is_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
     line = refusal(capsys, "--demo", "--port", "0")
-    assert "has too long a name for this system" in line
+    assert "is too long for this system" in line
     assert "set TMPDIR to a shorter folder" in line
 
 

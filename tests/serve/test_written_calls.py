@@ -9,7 +9,7 @@ from attrs import frozen
 
 from pipeline.events import TextDelta, TurnEnd
 from tests.serve.asking import LOOK, post, respond, text
-from tests.serve.scripted import Script, ScriptedDoor, Served, served, tools
+from tests.serve.scripted import Script, ScriptedBackend, Served, served, tools
 from tests.serve.wire import chunks, folded
 
 API = pytest.mark.parametrize("api", ["chat", "responses"])
@@ -27,9 +27,9 @@ class Got:
     finish: str | None
 
 
-def says(*pieces: str) -> ScriptedDoor:
+def says(*pieces: str) -> ScriptedBackend:
     script: Script = (*(TextDelta(piece, item_id="m") for piece in pieces), TurnEnd())
-    return ScriptedDoor(script)
+    return ScriptedBackend(script)
 
 
 async def ask(here: Served, api: str, *, stream: bool, **more: Any) -> Got:

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from pipeline.assembly import Settings, recipe
 from pipeline.loose_json import as_json
-from pipeline.serve.door import ResponsesDoor
+from pipeline.serve.backends import ResponsesBackend
 from sinks.collect import Collect
 from sources.app_server.process.supervisor import AppServer
 from sources.app_server.protocol.capabilities import probe
@@ -34,7 +34,7 @@ from sources.problems import (
     Kind,
     Problems,
 )
-from sources.responses_api import ResponsesApiTurn, open_client
+from sources.responses_api import ResponsesApiSource, open_client
 from sources.responses_request import ResponsesApi
 from tests.support.app_server_wire import connected
 from tests.support.raw_http import COMPLETED, KEY, TURN, backend, http, says, sse
@@ -243,7 +243,7 @@ def test_every_problem_is_counted_once_and_logged_once(
     assert counted == told == Counter(kind for kind, _, _ in reported)
 
 
-def test_what_no_line_has_told_of_is_told_at_the_end() -> None:
+def test_what_was_not_logged_yet_is_logged_at_the_end() -> None:
     problems = Problems(now=Clock())
     for _ in range(3):
         problems.report("unknown_event", "a")
@@ -269,7 +269,7 @@ def test_a_line_of_an_app_server_that_is_no_message_is_reported(line: bytes, nam
     assert problems.counters[f"problem unreadable_item {name}"] == 1
 
 
-async def test_a_message_for_nobody_is_a_problem_only_if_its_method_is_unknown() -> None:
+async def test_a_message_without_a_receiver_is_a_problem_only_if_its_method_is_unknown() -> None:
     async with connected() as (wire, client):
         wire.say(
             {"method": "thread/danced", "params": {}},
@@ -358,7 +358,7 @@ async def test_the_problems_of_all_connections_of_an_app_server_are_counted_toge
     assert server.counters == {"problem missing_response_end turn/completed": 1}
 
 
-async def test_an_app_server_that_is_no_longer_used_tells_of_the_last_problems(
+async def test_an_app_server_that_is_no_longer_used_logs_the_last_problems(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async def connect(nursery: trio.Nursery) -> Transport:
@@ -373,13 +373,13 @@ async def test_an_app_server_that_is_no_longer_used_tells_of_the_last_problems(
     assert told == [("unknown_event", 1), ("unknown_event", 2)]
 
 
-async def test_an_api_that_is_no_longer_used_tells_of_the_last_problems() -> None:
+async def test_an_api_that_is_no_longer_used_logs_the_last_problems() -> None:
     body = b"data: {\n\n" * 3
     async with backend(says(http(body + COMPLETED))) as url, open_client() as client:
-        door = ResponsesDoor(ResponsesApi(url), client, Settings())
+        api = ResponsesBackend(ResponsesApi(url), client, Settings())
         with capture_logs() as logs:
-            await recipe(Settings()).run(door.source(TURN), Collect(), TURN)
-            door.close()
+            await recipe(Settings()).run(api.source, Collect(), TURN)
+            api.close()
     assert [(line["kind"], line["times"]) for line in logs] == [
         ("unreadable_item", 1),
         ("unreadable_item", 2),
@@ -394,7 +394,7 @@ async def test_the_problems_of_an_answer_over_http_are_reported() -> None:
     body = sse("danced") + b"data: {broken\n\n" + sse("output_item.done", item={"type": "dance"})
 
     async with backend(says(http(body + COMPLETED))) as url:
-        source = ResponsesApiTurn(ResponsesApi(url, KEY), TURN, report=reported.report)
+        source = ResponsesApiSource(ResponsesApi(url, KEY), report=reported.report)
         await recipe(Settings()).run(source, Collect(), TURN)
     assert reported == [
         ("unknown_event", "response.danced"),

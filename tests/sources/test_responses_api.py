@@ -11,13 +11,12 @@ from pipeline import assembly
 from pipeline.assembly import Settings, chat_options
 from pipeline.errors import ProxyError
 from pipeline.events import Event, Failed, TextDelta, ToolCall, TurnEnd
-from pipeline.stage import Receive
 from pipeline.turn import Tool, Turn
-from sinks.chat_json import ChatJson
+from sinks.chat import ChatJson
 from sinks.collect import Collect
 from sources.demo.model import ScriptedModel
 from sources.demo.script import SCENARIOS, Says, call, text
-from sources.responses_api import ResponsesApiTurn, open_client
+from sources.responses_api import ResponsesApiSource, open_client
 from sources.responses_request import ResponsesApi
 
 Message: TypeAlias = dict[str, Any]
@@ -31,7 +30,7 @@ def user(words: str, **fields: Any) -> Turn:
     return Turn(model="gpt-5", items=(said,), **fields)
 
 
-async def events_of(source: ResponsesApiTurn, turn: Turn, **settings: Any) -> list[Event]:
+async def events_of(source: ResponsesApiSource, turn: Turn, **settings: Any) -> list[Event]:
     with trio.fail_after(30):
         return await assembly.recipe(Settings(**settings)).run(source, Collect(), turn)
 
@@ -39,7 +38,7 @@ async def events_of(source: ResponsesApiTurn, turn: Turn, **settings: Any) -> li
 async def ask(url: str, turn: Turn, **settings: Any) -> Message:
     """The choice a chat client gets, through the whole recipe."""
     recipe, options = Settings(**settings), chat_options(Settings(**settings), turn)
-    source = ResponsesApiTurn(ResponsesApi(url), turn)
+    source = ResponsesApiSource(ResponsesApi(url))
     with trio.fail_after(30):
         answer = await assembly.recipe(recipe).run(source, ChatJson(options), turn)
     return {**answer.body["choices"][0], "usage": answer.body["usage"]}
@@ -121,7 +120,7 @@ async def test_turns_that_share_a_client_share_its_connection() -> None:
     turn = user("E400")
     async with Noting().serving() as url, open_client() as client:
         for _ in range(3):
-            await events_of(ResponsesApiTurn(ResponsesApi(url), turn, client), turn)
+            await events_of(ResponsesApiSource(ResponsesApi(url), client), turn)
         assert not client.is_closed
     assert len(ports) == 1
 
@@ -142,7 +141,7 @@ async def test_a_backend_on_this_machine_is_not_asked_through_a_proxy(
     ("words", "status", "code", "message"),
     [
         ("E400", 400, "invalid_request_error", "the request is wrong"),
-        ("E401", 401, "invalid_api_key", "bad key (the backend refused our key"),
+        ("E401", 401, "invalid_api_key", "bad key (the backend rejected the key"),
         ("E429", 429, "insufficient_quota", "You've hit your usage limit"),
         ("E500", 500, "server_error", "boom"),
     ],
@@ -160,14 +159,13 @@ async def test_a_refusal_reaches_the_client_as_what_it_is(
 
 async def test_a_stream_that_ends_without_an_end_is_the_guards_to_judge() -> None:
     async with ScriptedModel().serving() as url:
-        source = ResponsesApiTurn(ResponsesApi(url), user("CUT"))
+        source = ResponsesApiSource(ResponsesApi(url))
         events = await events_of(source, user("CUT"))
     assert words(events) == "Hello par"
     *_, failed, end = events
     assert isinstance(failed, Failed)
     assert failed.error.code == "stream_ended_early"
     assert isinstance(end, TurnEnd)
-    assert not source.decoder.ended
 
 
 # -- leaving ---------------------------------------------------------------------------------------
@@ -188,13 +186,6 @@ class Watched(ScriptedModel):
                 self.left.set()
 
 
-class Enough:
-    """A sink that has enough after the first burst."""
-
-    async def run(self, receive: Receive) -> str:
-        return words(await receive.receive())
-
-
 @pytest.mark.parametrize("shared", [False, True])
 async def test_a_cut_after_the_calls_closes_the_request(
     monkeypatch: pytest.MonkeyPatch, shared: bool
@@ -204,7 +195,7 @@ async def test_a_cut_after_the_calls_closes_the_request(
     monkeypatch.setitem(SCENARIOS, "CALLHANG", says)
     model, turn = Watched(), user("CALLHANG", tools=TOOLS)
     async with model.serving() as url, open_client() as client:
-        source = ResponsesApiTurn(ResponsesApi(url), turn, client if shared else None)
+        source = ResponsesApiSource(ResponsesApi(url), client if shared else None)
         events = await events_of(source, turn, stop_after_tools_mode="first")
         assert [event.name for event in events if isinstance(event, ToolCall)] == ["localSearch"]
         with trio.fail_after(30):
@@ -212,12 +203,13 @@ async def test_a_cut_after_the_calls_closes_the_request(
     assert model.leavers == 1
 
 
-async def test_a_sink_that_has_enough_closes_the_request() -> None:
+async def test_a_client_that_has_enough_closes_the_request() -> None:
     model, turn = Watched(), user("HANG")
     async with model.serving() as url, open_client() as client:
-        source = ResponsesApiTurn(ResponsesApi(url), turn, client)
+        source = ResponsesApiSource(ResponsesApi(url), client)
         with trio.fail_after(30):
-            assert "Wait".startswith(await assembly.recipe(Settings()).run(source, Enough(), turn))
+            async with assembly.recipe(Settings()).open(source, turn) as chain:
+                assert "Wait".startswith(words(await chain.receive()))
             await model.left.wait()
     assert model.leavers == 1
 
@@ -227,8 +219,8 @@ async def test_a_client_that_leaves_closes_the_request(words: str) -> None:
     model, turn = Watched(), user(words)
     async with model.serving() as url, open_client() as client:
         heard = trio.Event()
-        source = ResponsesApiTurn(
-            ResponsesApi(url), turn, client, watch=lambda record, events, reasons: heard.set()
+        source = ResponsesApiSource(
+            ResponsesApi(url), client, watch=lambda record, events, reasons: heard.set()
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(assembly.recipe(Settings()).run, source, Collect(), turn)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -13,7 +14,7 @@ import trio.testing
 
 from pipeline.events import Burst
 from sources.app_server.turn.place import Bounds
-from sources.responses_api import MOST_UNREAD, ResponsesApiTurn, open_client
+from sources.responses_api import MOST_UNREAD, ResponsesApiSource, open_client
 from sources.responses_request import ResponsesApi
 from tests.support.raw_http import (
     COMPLETED,
@@ -33,22 +34,15 @@ from tests.support.raw_http import (
 )
 
 
-class Bursts:
-    """The sending end of a channel that keeps what is sent."""
-
-    ready = False
-
-    def __init__(self) -> None:
-        self.bursts: list[Burst] = []
-
-    async def send(self, value: Burst, /) -> None:
-        self.bursts.append(value)
-        await trio.lowlevel.checkpoint()
-
-    def send_nowait(self, value: Burst, /) -> None:
-        raise trio.WouldBlock
-
-    def close(self) -> None: ...
+async def bursts_of(url: str, began: Callable[[], None] = lambda: None) -> list[Burst]:
+    """What is received of a turn, burst by burst; `began` is called after each."""
+    bursts: list[Burst] = []
+    with trio.fail_after(30), suppress(trio.EndOfChannel):
+        async with ResponsesApiSource(ResponsesApi(url, KEY)).open(TURN) as incoming:
+            while True:
+                bursts.append(await incoming.receive())
+                began()
+    return bursts
 
 
 # -- bursts --------------------------------------------------------------------------------------
@@ -56,12 +50,10 @@ class Bursts:
 
 async def test_what_one_read_brought_goes_on_as_one_burst() -> None:
     answer = chunked(*[delta(str(number)) for number in range(100)], COMPLETED)
-    kept = Bursts()
     async with backend(says(answer)) as url:
-        with trio.fail_after(30):
-            await ResponsesApiTurn(ResponsesApi(url), TURN).run(kept)
-    assert words(kept.bursts[0]).startswith("0123456789")
-    assert len(kept.bursts) <= 2  # the kernel may split what was sent at once
+        bursts = await bursts_of(url)
+    assert words(bursts[0]).startswith("0123456789")
+    assert len(bursts) <= 2  # the kernel may split what was sent at once
 
 
 async def test_what_comes_late_is_not_waited_for() -> None:
@@ -72,16 +64,9 @@ async def test_what_comes_late_is_not_waited_for() -> None:
         await told.wait()
         await stream.send_all(COMPLETED)
 
-    class Telling(Bursts):
-        async def send(self, value: Burst, /) -> None:
-            await super().send(value)
-            told.set()
-
-    kept = Telling()
     async with backend(talk) as url:
-        with trio.fail_after(30):
-            await ResponsesApiTurn(ResponsesApi(url), TURN).run(kept)
-    assert [words(burst) for burst in kept.bursts] == ["first", ""]
+        bursts = await bursts_of(url, told.set)
+    assert [words(burst) for burst in bursts] == ["first", ""]
 
 
 # -- time ------------------------------------------------------------------------------------------
@@ -144,14 +129,6 @@ async def test_a_comment_is_a_sign_of_life() -> None:
 # -- a client that is slow, or leaves --------------------------------------------------------------
 
 
-class Stuck(Bursts):
-    """A client that takes one burst and then nothing more."""
-
-    async def send(self, value: Burst, /) -> None:
-        await super().send(value)
-        await trio.sleep_forever()
-
-
 @pytest.mark.parametrize("shared", [False, True])
 async def test_a_slow_client_stops_the_backend_and_may_still_leave(shared: bool) -> None:
     """Left in the middle, httpx's generators must not fall to the garbage collector."""
@@ -170,13 +147,11 @@ async def test_a_slow_client_stops_the_backend_and_may_still_leave(shared: bool)
             gone.set()
 
     async with backend(talk) as url, open_client() as client:
-        source = ResponsesApiTurn(ResponsesApi(url), TURN, client if shared else None)
+        source = ResponsesApiSource(ResponsesApi(url), client if shared else None)
         with trio.fail_after(30):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(source.run, Stuck())
+            async with source.open(TURN):  # and nothing is received
                 await trio.testing.wait_all_tasks_blocked(0.1)
                 assert MOST_UNREAD < sent < 20_000_000
-                nursery.cancel_scope.cancel()
             await gone.wait()
     gc.collect()
 
@@ -216,8 +191,7 @@ async def test_the_key_is_in_its_header() -> None:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         nursery.start_soon(trio.serve_listeners, serve, listeners)
         url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
-        with trio.fail_after(30):
-            await ResponsesApiTurn(ResponsesApi(url, KEY), TURN).run(Bursts())
+        await bursts_of(url)
         nursery.cancel_scope.cancel()
     head, _, body = heads[0].partition(b"\r\n\r\n")
     assert head.startswith(b"POST /v1/responses HTTP/1.1\r\n")

@@ -10,7 +10,7 @@ import trio.testing
 
 from pipeline.assembly import Settings, recipe
 from sinks.collect import Collect
-from sources.responses_api import ResponsesApiTurn, open_client
+from sources.responses_api import ResponsesApiSource, open_client
 from sources.responses_request import ResponsesApi
 from tests.support.raw_http import COMPLETED, KEY, TURN, backend, chunked, delta, request_on, words
 
@@ -42,7 +42,7 @@ class Server:
 async def ask(server: Server, times: int) -> None:
     async with backend(server.talk) as url, open_client() as client:
         for _ in range(times):
-            source = ResponsesApiTurn(ResponsesApi(url, KEY), TURN, client)
+            source = ResponsesApiSource(ResponsesApi(url, KEY), client)
             with trio.fail_after(30):
                 events = await recipe(Settings()).run(source, Collect(), TURN)
             assert words(events) == "hi"

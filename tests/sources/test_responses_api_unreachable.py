@@ -11,13 +11,13 @@ from pipeline.errors import Failure
 from pipeline.events import Failed, TurnEnd
 from pipeline.turn import Turn
 from sinks.collect import Collect
-from sources.responses_api import ResponsesApiTurn
+from sources.responses_api import ResponsesApiSource
 from sources.responses_request import ResponsesApi
 
 
 async def failure_from(url: str) -> Failure:
     """What a client is told, at the end of the whole recipe."""
-    source = ResponsesApiTurn(ResponsesApi(url), Turn())
+    source = ResponsesApiSource(ResponsesApi(url))
     with trio.fail_after(30):
         failed, end = await recipe(Settings()).run(source, Collect(), Turn())
     assert isinstance(failed, Failed)

@@ -10,10 +10,10 @@ from contextlib import suppress
 import pytest
 import trio
 
-from pipeline.chain import Pipeline
 from pipeline.events import ToolCall, TurnEnd
+from pipeline.recipe import Pipeline
 from sinks.collect import Collect
-from sources.responses_api import MOST_OF_AN_ERROR, ResponsesApiTurn
+from sources.responses_api import MOST_OF_AN_ERROR, ResponsesApiSource
 from sources.responses_request import ResponsesApi
 from tests.support.raw_http import (
     COMPLETED,
@@ -108,7 +108,7 @@ async def test_after_the_end_nothing_more_is_waited_for() -> None:
         await trio.sleep_forever()
 
     async with backend(talk) as url:
-        source = ResponsesApiTurn(ResponsesApi(url), TURN)
+        source = ResponsesApiSource(ResponsesApi(url))
         with trio.fail_after(30):
             assert words(await Pipeline().run(source, Collect(), TURN)) == "done"
 

@@ -19,7 +19,7 @@ def body_of(turn: Turn) -> dict[str, Any]:
     return found
 
 
-def test_a_plain_turn_asks_for_nothing_that_nobody_wanted() -> None:
+def test_a_plain_turn_requests_nothing_extra() -> None:
     assert body_of(Turn(model="gpt-5", items=(SAID,))) == {
         "model": "gpt-5",
         "input": [SAID],
@@ -167,7 +167,9 @@ def test_an_address_may_be_given_as_far_as_one_likes(address: str, url: str) -> 
     "address", ["", "localhost:8000", "ftp://a.example/v1", "http://", "http://a:b/", "unix:/sock"]
 )
 def test_an_address_that_is_none_is_refused_with_an_example(address: str) -> None:
-    with pytest.raises(UsageError, match=r"PROXY_BACKEND=.*https://api\.openai\.com/v1"):
+    with pytest.raises(
+        UsageError, match=r"PROXY_BACKEND must be a URL such as https://api\.openai\.com/v1"
+    ):
         ResponsesApi(address)
 
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import UsageError
-from pipeline.store.seal import BrokenSealError, Seal
+from pipeline.serve.memory.seal import BrokenSealError, Seal
 
-SEAL = Seal.for_now()
+SEAL = Seal.temporary()
 
 
 @given(st.recursive(st.text() | st.integers(-9, 9), st.lists), st.text(max_size=9))
@@ -58,7 +58,7 @@ def test_a_seal_opens_for_its_owner_and_under_its_key_only() -> None:
     with pytest.raises(BrokenSealError):
         SEAL.open(sealed, "bob")
     with pytest.raises(BrokenSealError):
-        Seal.for_now().open(sealed, "alice")
+        Seal.temporary().open(sealed, "alice")
 
 
 def test_a_key_file_is_made_once_and_kept(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from structlog.testing import capture_logs
 
 from pipeline.errors import UsageError
 from pipeline.loose_json import Json
-from pipeline.store import sqlite
-from pipeline.store.responses import StoredResponse
-from pipeline.store.sqlite import IN_MEMORY, Bounds, SqliteStore, open_store
+from pipeline.serve.memory import sqlite
+from pipeline.serve.memory.sqlite import IN_MEMORY, SqliteStore, StoreLimits, open_store
+from pipeline.serve.memory.stored_response import StoredResponse
 
 
 def kept(number: int = 1, owner: str = "alice", **changes: Any) -> StoredResponse:
@@ -85,7 +85,7 @@ async def test_a_file_outlives_the_store_and_is_its_owners_alone(tmp_path: Path)
 
 async def test_the_oldest_leave_when_there_is_too_much(place: str) -> None:
     size = len(str(kept().response))
-    async with open_store(place, Bounds(megabytes=size * 5 / 1_000_000)) as store:
+    async with open_store(place, StoreLimits(megabytes=size * 5 / 1_000_000)) as store:
         for number in range(20):
             await store.put(kept(number))
         found = [n for n in range(20) if await store.get("alice", f"resp_{n}") is not None]
@@ -108,7 +108,7 @@ async def test_the_bound_holds_for_all_who_write_to_a_file_and_for_those_who_fin
         for number in range(40):
             await one.put(kept(number))
     assert bytes_in(file) > many
-    bounds = Bounds(megabytes=many / 1_000_000)
+    bounds = StoreLimits(megabytes=many / 1_000_000)
     async with open_store(file, bounds) as one, open_store(file, bounds) as other:
         for number in range(100, 140):
             for store in (one, other):
@@ -127,7 +127,7 @@ async def test_a_write_costs_the_same_however_much_is_kept(place: str, megabytes
         database.set_progress_handler(None, 0)
         return len(steps)
 
-    async with open_store(place, Bounds(megabytes=megabytes)) as store:
+    async with open_store(place, StoreLimits(megabytes=megabytes)) as store:
         database = store._database  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         before = await cost()
         for number in range(1_500):
@@ -136,7 +136,7 @@ async def test_a_write_costs_the_same_however_much_is_kept(place: str, megabytes
 
 
 async def test_what_is_too_old_is_not_found(place: str) -> None:
-    async with open_store(place, Bounds(seconds=0)) as store:
+    async with open_store(place, StoreLimits(seconds=0)) as store:
         await store.put(kept())
         assert await store.get("alice", "resp_1") is None
 
@@ -162,7 +162,7 @@ async def test_what_was_deleted_while_another_made_it_does_not_come_back(tmp_pat
 
 async def test_what_was_crowded_out_while_it_was_made_is_kept_once_it_is_done(place: str) -> None:
     size = len(str(kept().response))
-    async with open_store(place, Bounds(megabytes=size * 5 / 1_000_000)) as store:
+    async with open_store(place, StoreLimits(megabytes=size * 5 / 1_000_000)) as store:
         await store.put(kept(0, response={"id": "resp_0", "status": "in_progress"}))
         for number in range(1, 20):
             await store.put(kept(number))
@@ -201,7 +201,7 @@ async def test_what_is_put_by_a_request_that_is_cancelled_is_kept(place: str) ->
         assert await store.get("alice", "resp_1") == kept()
 
 
-async def test_a_locked_file_delays_nobody_for_long_and_is_told_of(
+async def test_a_locked_file_delays_no_response_for_long_and_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, lock_wait = str(tmp_path / "store.sqlite3"), 0.2
@@ -218,7 +218,7 @@ async def test_a_locked_file_delays_nobody_for_long_and_is_told_of(
                     nursery.start_soon(store.put, kept(number))
             assert trio.current_time() - begun < 4 * lock_wait
         assert len(logged) == 20
-        assert {line["event"] for line in logged} == {"a response was not kept"}
+        assert {line["event"] for line in logged} == {"a response was not stored"}
         await store.put(kept())
         assert await store.get("alice", "resp_1") == kept()
 

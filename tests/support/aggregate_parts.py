@@ -15,7 +15,7 @@ from pipeline.events import (
     ToolCallFragment,
     TurnEnd,
 )
-from pipeline.lane import Lane
+from pipeline.segment import Stages, without_ticks
 from pipeline.turn import OutputMode, Tool, Turn
 from stages.aggregate_tool_calls import AggregateOptions, AggregateToolCalls
 
@@ -64,11 +64,11 @@ def play(
     """Put events through the stage, and see that its own books balance, before they are settled."""
     stage = AggregateToolCalls(AggregateOptions(policy, output_mode))
     stage.begin(turn)
-    lane = Lane([stage])
+    stages = Stages([stage])
     out: list[Event] = []
     for event in events:
-        out += () if lane.done else lane.take((event,))
-    closing = () if lane.done else stage.close()
+        out += () if stages.done else without_ticks(stages.take((event,)))
+    closing = () if stages.done else stage.close()
     stage.ledger.given += len(closing)
     assert stage.ledger.difference == 0
     return Played([*out, *closing])

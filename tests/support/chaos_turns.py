@@ -8,15 +8,15 @@ from typing import Any
 import trio
 from attrs import evolve
 
-from pipeline.chain import Pipeline
 from pipeline.errors import Failure
 from pipeline.events import Event, Failed, TextDelta
 from pipeline.loose_json import Json
+from pipeline.recipe import Pipeline
 from pipeline.turn import Tool, Turn
 from sinks.collect import Collect
 from sources.app_server.turn.interface import Backend
 from sources.app_server.turn.place import Bounds
-from sources.app_server.turn.turns import AppServerTurn
+from sources.app_server.turn.source import AppServerSource
 
 HELLO = "Hello, wörld 🌍!"
 """What the scripted model says to TEXT."""
@@ -39,7 +39,7 @@ async def play(
 ) -> list[Event]:
     """Run a turn to its end, through no stage unless a recipe is given."""
     turn = turn_of(turn) if isinstance(turn, str) else turn
-    source = AppServerTurn(backend, turn, bounds)
+    source = AppServerSource(backend, bounds)
     with trio.fail_after(30):
         return await (recipe or Pipeline()).run(source, Collect(), turn)
 

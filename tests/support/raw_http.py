@@ -15,7 +15,7 @@ from pipeline.events import Event, Failed, TextDelta, TurnEnd
 from pipeline.turn import Tool, Turn
 from sinks.collect import Collect
 from sources.app_server.turn.place import Bounds
-from sources.responses_api import ResponsesApiTurn
+from sources.responses_api import ResponsesApiSource
 from sources.responses_request import ResponsesApi
 
 Talk: TypeAlias = Callable[[trio.SocketStream], Awaitable[None]]
@@ -96,7 +96,7 @@ def words(events: Iterable[Event]) -> str:
 async def hear(talk: Talk, bounds: Bounds | None = None) -> list[Event]:
     """What comes out at the end of the whole recipe."""
     async with backend(talk) as url:
-        source = ResponsesApiTurn(ResponsesApi(url, KEY, bounds or Bounds()), TURN)
+        source = ResponsesApiSource(ResponsesApi(url, KEY, bounds or Bounds()))
         with trio.fail_after(30):
             return await recipe(Settings()).run(source, Collect(), TURN)
 

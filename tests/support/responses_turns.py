@@ -16,9 +16,7 @@ from pipeline.events import (
     Usage,
 )
 from pipeline.turn import Tool
-from sinks.responses import ResponsesOptions, numbered_ids
-from sinks.responses_json import ResponsesJson
-from sinks.responses_sse import ResponsesEncoder
+from sinks.responses import ResponsesJson, ResponsesOptions, ResponsesSse, numbered_ids
 from tests.support.responses_automaton import check_stream, parse_stream
 
 TOOLS = {
@@ -41,7 +39,7 @@ def options(**choices: Any) -> ResponsesOptions:
 
 def stream(*events: Event, **choices: Any) -> list[dict[str, Any]]:
     """The events of a stream that the automaton accepts."""
-    data = ResponsesEncoder(options(**choices)).encode(events)
+    data = ResponsesSse(options(**choices)).feed(events)
     check_stream(data)
     return parse_stream(data)
 
@@ -66,7 +64,7 @@ def _short(value: object) -> str:
 
 def body(*events: Event, **choices: Any) -> dict[str, Any]:
     sink = ResponsesJson(options(**choices))
-    sink.add(events)
+    sink.feed(events)
     return sink.result().body
 
 

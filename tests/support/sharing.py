@@ -13,8 +13,8 @@ from attrs import evolve, frozen
 from pipeline.loose_json import Json
 from pipeline.workers import ipc
 from pipeline.workers.app_servers import lease, leased_app_server
-from sources.app_server.process.backend import WORKSPACE, Pool, open_backend, open_children
 from sources.app_server.process.options import BackendOptions
+from sources.app_server.process.pool import WORKSPACE, Pool, open_children, open_pool
 from sources.app_server.process.supervisor import AppServer
 from sources.app_server.transport.listening_child import ListeningChild
 
@@ -56,7 +56,7 @@ async def sharing(options: BackendOptions, users: int = 2) -> AsyncGenerator[Sha
             supervisor = folder / "ipc.sock"
             await nursery.start(ipc.serve, supervisor, handle)
             pools = [
-                await stack.enter_async_context(open_backend(_leased(options, supervisor)))
+                await stack.enter_async_context(open_pool(_leased(options, supervisor)))
                 for _ in range(users)
             ]
             yield Sharing(server, pools, folder)

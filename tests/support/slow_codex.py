@@ -21,7 +21,7 @@ from sources.app_server.protocol.capabilities import Capabilities, Learned
 from sources.app_server.turn.kept import KeepOptions, KeptThreads
 from sources.app_server.turn.place import Bounds, Place
 from sources.app_server.turn.record import Recorder
-from sources.app_server.turn.turns import AppServerTurn
+from sources.app_server.turn.source import AppServerSource
 from tests.support.app_server_wire import Wire, connected
 
 CAN = Capabilities(
@@ -214,7 +214,7 @@ async def ask(
     began = trio.current_time()
     recipe = assembly.recipe(settings or Settings())
     recorder = None if record is None else Recorder(record)
-    source = AppServerTurn(backend, asked, record=recorder)
+    source = AppServerSource(backend, record=lambda: recorder)
     events = await recipe.run(source, Collect(), asked, fuse=True)
     return Answer(events, trio.current_time() - began)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pipeline.chain import Pipeline
 from pipeline.events import (
     Event,
     Failed,
@@ -13,6 +12,7 @@ from pipeline.events import (
     Usage,
 )
 from pipeline.ledger import Ledger
+from pipeline.recipe import Pipeline
 from pipeline.stage import Stage
 from pipeline.turn import Turn
 

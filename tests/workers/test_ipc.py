@@ -73,7 +73,7 @@ async def test_a_reply_is_not_waited_for_longer_than_it_may_take(
         assert trio.current_time() - begun == pytest.approx(2.0)
 
 
-async def test_whoever_waits_is_told_when_the_other_side_is_gone(path: Path) -> None:
+async def test_a_waiting_process_notices_when_the_other_side_is_gone(path: Path) -> None:
     async def cut() -> None:
         await trio.testing.wait_all_tasks_blocked()
         life.cancel()
@@ -86,7 +86,7 @@ async def test_whoever_waits_is_told_when_the_other_side_is_gone(path: Path) -> 
         await ipc.request(path, {"kind": "anything more"})
 
 
-async def test_whoever_stops_waiting_harms_nobody(path: Path) -> None:
+async def test_a_process_that_stops_waiting_does_no_harm(path: Path) -> None:
     done = trio.Event()
 
     async def answer(_: ipc.Connection, message: Json) -> object:
@@ -113,7 +113,9 @@ async def test_a_bug_in_a_handler_is_logged_and_harms_no_other_message(path: Pat
         with capture_logs() as logged:
             assert await ipc.request(path, {"kind": "break"}) is None
         assert await ipc.request(path, {"kind": "go on"}) == "go on"
-    assert [line["event"] for line in logged] == ["a message from another process was not handled"]
+    assert [line["event"] for line in logged] == [
+        "a message from another process could not be handled"
+    ]
 
 
 async def test_the_socket_of_a_process_that_was_killed_is_replaced(path: Path) -> None:
@@ -145,7 +147,7 @@ async def test_a_message_that_cannot_be_sent_at_once_is_left_out(path: Path) -> 
     assert set(got) == {"turn"}
 
 
-async def test_a_folder_with_too_long_a_name_is_told_of(tmp_path: Path) -> None:
+async def test_a_folder_with_too_long_a_name_is_reported(tmp_path: Path) -> None:
     with pytest.RaisesGroup(pytest.RaisesExc(UsageError, match="set TMPDIR to another folder")):
         async with listening(echo, tmp_path / ("d" * 120)):
             pass

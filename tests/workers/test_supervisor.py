@@ -16,7 +16,7 @@ import trio.testing
 from pipeline.assembly import Settings
 from pipeline.errors import UsageError, only_member
 from pipeline.loose_json import Json
-from pipeline.serve.peers import REPLY_WITHIN, Peers
+from pipeline.serve.memory.peers import REPLY_WITHIN, Peers
 from pipeline.workers import ipc, supervisor
 from pipeline.workers.supervisor import Supervisor, share_of, temporary_store
 from pipeline.workers.worker import WorkerConfig
@@ -127,7 +127,7 @@ async def test_one_that_is_gone_is_left_out_and_a_silent_one_is_waited_for(
         assert trio.current_time() - begun == pytest.approx(waited)
 
 
-async def test_who_asks_for_the_health_waits_for_nobody_long(
+async def test_a_health_request_waits_for_no_worker_for_long(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with workers(tmp_path, prompt, silent) as peers:
@@ -136,7 +136,7 @@ async def test_who_asks_for_the_health_waits_for_nobody_long(
         assert trio.current_time() - begun < 1.0
 
 
-async def test_a_server_in_one_process_asks_nobody(
+async def test_a_server_in_one_process_has_no_peers_to_ask(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -144,11 +144,11 @@ async def test_a_server_in_one_process_asks_nobody(
         assert await Peers().ask("health") == []
 
 
-async def test_a_worker_that_does_not_answer_is_told_of() -> None:
+async def test_a_worker_that_does_not_reply_is_reported() -> None:
     async with served(workers=3) as here:
         health = (await here.client.get("/healthz")).json()
     assert health["status"] == "degraded"
-    assert health["reason"] == "only 1 of 3 workers answer"
+    assert health["reason"] == "only 1 of 3 workers reply"
 
 
 # -- processes -------------------------------------------------------------------------------------
@@ -168,12 +168,12 @@ async def run(folder: Path, *command: str) -> None:
             raise only_member(group) from None
 
 
-async def test_a_worker_that_ends_before_it_serves_is_told_of(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"a worker ended with status 7 before it could serve"):
+async def test_a_worker_that_exits_before_it_is_ready_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"a worker exited with status 7 before it was ready"):
         await run(tmp_path, sys.executable, "-c", f"{READS}; sys.exit(7)")
 
 
-async def test_a_worker_that_cannot_be_started_is_told_of(tmp_path: Path) -> None:
+async def test_a_worker_that_cannot_be_started_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a worker cannot be started: No such file or directory"):
         await run(tmp_path, "/no/such/program")
 

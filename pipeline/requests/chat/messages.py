@@ -1,4 +1,4 @@
-"""The messages of a chat, each checked by itself."""
+"""The messages of a chat request, each checked by itself."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pipeline.requests.shared.structure import WrongError
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
-_PICTURES_FROM: Final = frozenset({"user", "tool", "function"})
+_ROLES_WITH_IMAGES: Final = frozenset({"user", "tool", "function"})
 
 
 @frozen
 class CalledFunction:
-    """A call's function, as it was called; the arguments are the model's own string."""
+    """The function of a call; the arguments are the model's own string."""
 
     name: str
     arguments: str
@@ -40,8 +40,8 @@ class Call:
 
 
 @frozen
-class Message:
-    """What one role said. Fields that its role does not have are left aside."""
+class ChatMessage:
+    """One message. Fields that its role does not have are ignored."""
 
     role: Role
     content: Content = Content()
@@ -54,15 +54,15 @@ class Message:
     def __attrs_post_init__(self) -> None:
         if self.role != "assistant" and self.content.value is None:
             raise WrongError(
-                "is missing; it must be a string or an array of parts (only an assistant's message "
-                "can go without)",
+                "is missing; it must be a string or an array of parts (only an assistant message "
+                "can have none)",
                 ".content",
             )
         if self.role == "user" and self.content.value == ():
             raise WrongError("is empty; it must have at least one part", ".content")
-        if self.role not in _PICTURES_FROM and self.content.pictures:
+        if self.role not in _ROLES_WITH_IMAGES and self.content.images:
             raise WrongError(
-                f"holds a picture, which the {self.role} cannot send; send it as the user",
+                f"contains an image, which the role {self.role} cannot send; send it as the user",
                 ".content",
             )
         if self.role == "tool" and not self.tool_call_id:

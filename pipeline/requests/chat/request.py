@@ -1,4 +1,4 @@
-"""A Chat Completions request, and the Turn it asks for."""
+"""A Chat Completions request, checked and turned into a Turn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attrs import evolve, field, frozen
 from pipeline.errors import refusal
 from pipeline.loose_json import Json, as_json, is_json, is_list
 from pipeline.requests.chat.conversation import conversation
-from pipeline.requests.chat.messages import Message
+from pipeline.requests.chat.messages import ChatMessage
 from pipeline.requests.chat.tools import LegacyChoice, ToolSpec, offer
 from pipeline.requests.shared.answer_form import (
     AS_JSON,
@@ -47,7 +47,7 @@ class StreamOptions:
 
 @frozen
 class Reasoning:
-    """How the model thinks, in the words of the Responses API, which many clients use here too."""
+    """Reasoning as the Responses API writes it, which many clients also send here."""
 
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed", "none"] | None = None
@@ -55,7 +55,7 @@ class Reasoning:
 
 @frozen
 class ResponseFormat(Form):
-    """The form of the answer, which a chat request writes with one more level."""
+    """The format of the answer, which a chat request nests one level deeper."""
 
 
 @frozen
@@ -67,13 +67,13 @@ class Stop:
 
 @frozen
 class ChatRequest:
-    """A request whose every field is of the right kind.
+    """A request whose fields all have the right type.
 
-    `turn` puts the fields together, and refuses those that do not fit each other.
+    `turn` combines them, and rejects fields that contradict each other.
     """
 
     model: str = Turn().model
-    messages: tuple[Message, ...] = ()
+    messages: tuple[ChatMessage, ...] = ()
     stream: bool | None = None
     stream_options: StreamOptions = StreamOptions()
     n: int = 1
@@ -89,7 +89,7 @@ class ChatRequest:
     verbosity: Verbosity | None = None
     prompt_cache_key: str | None = None
     ignored: tuple[str, ...] = field(default=(), metadata=OMIT)
-    """The parameters that were given and have no effect, in the order they came."""
+    """The parameters in the request that have no effect, in order."""
 
     def __attrs_post_init__(self) -> None:
         if not self.model:
@@ -101,13 +101,13 @@ class ChatRequest:
     def from_json(
         cls, body: object, *, partial: bool = False, without_effect: Collection[str] = ()
     ) -> ChatRequest:
-        """Check and structure a decoded body; ProxyError names the field that is wrong.
+        """Check and structure a decoded body; ProxyError names the wrong field.
 
-        A `partial` request needs no model and no messages: enough to replay an answer with.
-        Fields that the backend has no use for are named in `without_effect`.
+        A `partial` request needs no model and no messages, which suffices for a replay.
+        `without_effect` names the fields that the backend ignores.
         """
         given = body
-        if is_json(body):  # null stands for a parameter that is not given
+        if is_json(body):  # null means that a parameter is not given
             given = {key: value for key, value in body.items() if value is not None or key in _MUST}
         request = structured(given, cls)
         for name in () if partial else _MUST:
@@ -120,7 +120,7 @@ class ChatRequest:
 
     @property
     def strict_tools(self) -> tuple[str, ...]:
-        """Where a tool is asked to be strict: without effect on a backend that has no such wish."""
+        """Where the request sets strict on a tool, which some backends ignore."""
         nested = {f"tools[{at}].function": tool.function for at, tool in enumerate(self.tools)}
         legacy = {f"functions[{at}]": one for at, one in enumerate(self.functions)}
         declared = legacy if self._legacy else nested
@@ -129,16 +129,16 @@ class ChatRequest:
     def turn(
         self, settings: RequestOptions | None = None, *, output_mode: OutputMode | None = None
     ) -> Turn:
-        """One answer's worth of this request; ProxyError where its fields do not fit together."""
+        """The turn for one answer; ProxyError if the fields contradict each other."""
         settings = settings or RequestOptions()
-        said = conversation(self.messages, system=not settings.ignore_client_system_prompt)
+        chat = conversation(self.messages, system=not settings.ignore_client_system_prompt)
         offered = self._offer()
         effort = self.reasoning_effort or self.reasoning.effort
         form = [AS_JSON] if self.response_format.json_object else []
         return Turn(
             model=self.model,
-            instructions="\n\n".join(filter(None, [said.instructions, *form])),
-            items=said.items,
+            instructions="\n\n".join(filter(None, [chat.instructions, *form])),
+            items=chat.items,
             tools=offered.tools,
             tool_choice=offered.choice,
             effort=effort,
@@ -159,7 +159,7 @@ class ChatRequest:
 
     @property
     def _legacy(self) -> bool:
-        """Whether the request speaks of functions, and means to be answered so."""
+        """Whether the request uses the legacy `functions`, and so does its answer."""
         return bool(self.functions) and not any(tool.is_function for tool in self.tools)
 
     def _offer(self) -> Offer:
@@ -173,9 +173,9 @@ class ChatRequest:
         }
         return offer(declared, self.tool_choice)
 
-    def _without_effect(self, given: Json, of_no_use: Collection[str]) -> Iterator[str]:
-        """The names in `given` that nothing reads, here or in the backend, in their order."""
-        read = set(names_of(ChatRequest)).difference(of_no_use)
+    def _without_effect(self, given: Json, unused: Collection[str]) -> Iterator[str]:
+        """The names in `given` that neither this server nor the backend reads, in order."""
+        read = set(names_of(ChatRequest)).difference(unused)
         read -= {"tool_choice"} if self._legacy else {"functions", "function_call"}
         for name, value in given.items():
             match name:
@@ -195,10 +195,10 @@ class ChatRequest:
 
 
 def _summary(effort: str | None) -> str | None:
-    """Whoever asks for effort asks a model that reasons, and can be shown how.
+    """The summary to request: `auto` if the request sets an effort, so its model reasons.
 
-    Of its own accord Codex asks for `auto` too; other backends keep their reasoning to themselves,
-    and those whose models do not reason refuse to be asked.
+    Codex requests `auto` by default; other backends show no reasoning by default, and those whose
+    models do not reason reject the parameter.
     """
     return "auto" if effort not in (None, "none") else None
 
@@ -232,5 +232,5 @@ def _stop(value: object) -> Stop:
     if len(sequences) > MOST_STOPS:
         raise WrongError(f"must have at most {MOST_STOPS} sequences, not {len(sequences)}")
     if not all(0 < len(sequence) <= LONGEST_STOP for sequence in sequences):
-        raise WrongError(f"holds a sequence that has not from 1 to {LONGEST_STOP} characters")
+        raise WrongError(f"must have sequences of 1 to {LONGEST_STOP} characters")
     return Stop(sequences)

@@ -16,7 +16,7 @@ from pipeline.turn import Tool
 
 @frozen
 class ToolSpec:
-    """A tool of any type; only functions can be called here."""
+    """A tool of any type; only functions can be called."""
 
     type: str = "function"
     function: FunctionSpec | None = None
@@ -93,13 +93,13 @@ def _legacy_choice(value: object) -> LegacyChoice:
 
 
 def offer(declared: Mapping[str, FunctionSpec], choice: Choice) -> Offer:
-    """Put functions, by where their names stand, and the choice together.
+    """Combine functions, keyed by the path of their names, with the choice.
 
-    ProxyError where they do not fit.
+    ProxyError if the choice names no such function.
     """
     tools: dict[str, Tool] = {}
     for place, spec in declared.items():
         if spec.name in tools:
-            raise refusal(place, f"is {spec.name!r}, which another one has; names must differ")
+            raise refusal(place, f"is {spec.name!r}, which another tool has; names must differ")
         tools[spec.name] = spec.as_tool()
     return chosen(tools, choice)

@@ -1,4 +1,4 @@
-"""The items of a Responses request's input, as they are sent: each is checked by itself."""
+"""Checks and structures each item of a Responses request's input."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ HOSTED: Final = frozenset(
         "web_search_call",
     }
 )
-"""What tools of OpenAI's servers left behind. No backend here can read it, and most refuse it."""
+"""Items of tools that OpenAI's servers run. No backend here can read them, and most reject them."""
 
 
 def structured_items(values: Sequence[Json]) -> tuple[Item, ...]:
-    """Items from elsewhere than the request; ProxyError if one cannot be read."""
+    """Structure items that are not from the request; ProxyError if one cannot be read."""
     return structured([*values], Input).items
 
 
@@ -78,7 +78,7 @@ class _CustomCall:
 
 @frozen
 class _AgentMessage:
-    """What one agent of a team tells another. Nobody here has sealed what is in it."""
+    """A message between agents. Its content is plain text, whatever the field is called."""
 
     content: tuple[dict[str, Any], ...] = ()
     author: str | None = None
@@ -86,13 +86,13 @@ class _AgentMessage:
 
     def what(self) -> Said:
         texts = [part.get("text", part.get("encrypted_content")) for part in self.content]
-        words = "\n".join(text for text in texts if isinstance(text, str))
-        return Said("user", Content(f"[from {self.author} to {self.recipient}]\n{words}"))
+        text = "\n".join(text for text in texts if isinstance(text, str))
+        return Said("user", Content(f"[from {self.author} to {self.recipient}]\n{text}"))
 
 
 @frozen
 class _ShellCall:
-    """A call of a tool that is no function to OpenAI, and one to everybody else."""
+    """A call of a built-in tool of OpenAI's; for other backends it is a function call."""
 
     call_id: str | None = None
     id: str | None = None
@@ -106,7 +106,7 @@ class _ShellCall:
 
 @frozen
 class _ShellOutput:
-    """What such a tool gave back: words, or something with words in it."""
+    """The output of such a tool: text, or a value that is sent as JSON."""
 
     output: Any = None
     call_id: str | None = None
@@ -115,8 +115,8 @@ class _ShellOutput:
 
     def what(self) -> Answered:
         output = self.status or "" if self.output is None else self.output
-        words = output if isinstance(output, str) else _written(output)
-        return Answered(_call_id(self.call_id, self.id), Output(Content(words)))
+        text = output if isinstance(output, str) else _written(output)
+        return Answered(_call_id(self.call_id, self.id), Output(Content(text)))
 
 
 def _as_json(value: object) -> str:
@@ -127,7 +127,7 @@ def _written(value: Any, write: Callable[[Any], str] = _as_json) -> str:
     try:
         return write(value)
     except (UnicodeEncodeError, RecursionError):
-        raise WrongError("holds half of a surrogate pair, or too many levels of JSON") from None
+        raise WrongError("has half of a surrogate pair, or too many levels of JSON") from None
 
 
 def _call_id(call_id: str | None, item_id: str | None) -> str:
@@ -162,7 +162,7 @@ _REWRITTEN: Final[dict[str, Callable[[Json], What]]] = {
 
 
 def _kind(value: Json) -> str:
-    """The type of an item. Messages often come without, and so may references."""
+    """The type of an item. Messages and references may omit it."""
     kind = value.get("type")
     if isinstance(kind, str):
         return kind
@@ -187,7 +187,7 @@ def _item(value: object) -> Item:
         return Item(fields, _REWRITTEN[kind](fields))
     if kind not in _PLAIN:
         raise WrongError(
-            f'is "{kind:.80}", an item that cannot be read here; leave it out', ".type"
+            f'is "{kind:.80}", an item type that is not supported; leave it out', ".type"
         )
     return Item(fields, made(fields, _PLAIN[kind]))
 
@@ -204,7 +204,7 @@ def _input(value: object) -> Input:
 
 @structures(Output)
 def _output(value: object) -> Output:
-    """Words, parts, or the older form of a failure: {content, success}."""
+    """Text, parts, or the older form of a failure: {content, success}."""
     if is_json(value):
         success = value.get("success", True)
         if success is not None and not isinstance(success, bool):

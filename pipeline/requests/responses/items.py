@@ -1,4 +1,4 @@
-"""What the items of a Responses request's input are, once they are checked."""
+"""The items of a Responses request's input, after they are checked."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pipeline.requests.shared.parts import Content
 from pipeline.requests.shared.structure import WrongError
 
 TOOL_FAILED: Final = "[the tool call failed]\n"
-"""What the model reads before the output of a tool that failed."""
+"""Put before the output of a failed tool, for the model."""
 MADE_UP: Final = "item_"
-"""How ids begin that are given here to items without one. OpenAI opens sealed reasoning under its
-own id, or without any, but under no other."""
+"""The prefix of ids that the server makes for items without one. OpenAI decrypts reasoning under
+its own id or without one, but under no other."""
 
 
 @frozen
@@ -31,16 +31,16 @@ class Said:
             raise WrongError("is missing; it must be a string or an array of parts", ".content")
         if self.role == "user" and self.content.value == ():
             raise WrongError("is empty; it must have at least one part", ".content")
-        if self.role != "user" and self.content.pictures:
+        if self.role != "user" and self.content.images:
             raise WrongError(
-                f"holds a picture, which the {self.role} cannot send; send it as the user",
+                f"contains an image, which the role {self.role} cannot send; send it as the user",
                 ".content",
             )
 
 
 @frozen
 class Called:
-    """A call of a tool, whatever kind of tool it was."""
+    """A call of any kind of tool."""
 
     call_id: str
     name: str
@@ -56,19 +56,19 @@ class Called:
 
 @frozen
 class Output:
-    """What a tool gave back."""
+    """The output of a tool."""
 
     content: Content
     success: bool = True
 
-    def told(self) -> str | list[Json]:
-        """The output as an item has it. An item cannot say that a tool failed, so words do."""
-        said = self.content.said("input_text")
+    def as_item(self) -> str | list[Json]:
+        """The output for an item; the text says that the tool failed, because no field can."""
+        content = self.content.as_item("input_text")
         if self.success:
-            return said
-        if isinstance(said, str):
-            return TOOL_FAILED + said
-        return [{"type": "input_text", "text": TOOL_FAILED}, *said]
+            return content
+        if isinstance(content, str):
+            return TOOL_FAILED + content
+        return [{"type": "input_text", "text": TOOL_FAILED}, *content]
 
 
 @frozen
@@ -80,16 +80,16 @@ class Answered:
 
 
 @frozen
-class _Words:
+class _TextPart:
     text: str
 
 
 @frozen
 class Thought:
-    """The model's reasoning, sealed or open; a summary alone is nothing that a model can read."""
+    """The model's reasoning, sealed or open; a summary alone is not sent to the model."""
 
-    summary: tuple[_Words, ...] = ()
-    content: tuple[_Words, ...] | None = None
+    summary: tuple[_TextPart, ...] = ()
+    content: tuple[_TextPart, ...] | None = None
     encrypted_content: str | None = None
     id: str | None = None
 
@@ -108,19 +108,19 @@ class Thought:
 
 @frozen
 class Compaction:
-    """What a conversation was shortened to, sealed."""
+    """A sealed, shortened conversation."""
 
     encrypted_content: str
 
 
 @frozen
 class Trigger:
-    """The wish that the conversation before it be shortened."""
+    """The request to shorten the conversation before it."""
 
 
 @frozen
 class Reference:
-    """An item that the server has."""
+    """A reference to a stored item."""
 
     id: str
 
@@ -139,7 +139,7 @@ class _Effort:
 
 @frozen
 class Update:
-    """How the model shall think from here on."""
+    """The reasoning effort from here on."""
 
     reasoning: _Effort | None = None
     text: dict[str, Any] | None = None
@@ -147,7 +147,7 @@ class Update:
 
 @frozen
 class LeftOut:
-    """Something that no backend here can read."""
+    """An item that no backend here can read."""
 
     type: str
 
@@ -168,12 +168,12 @@ What: TypeAlias = (
 
 @frozen
 class Item:
-    """One item, as it was given and as what it is."""
+    """One item, as it was sent and as it was understood."""
 
     given: Json
     what: What
     opened: tuple[What, ...] | None = None
-    """What it stands for, where that is known by now."""
+    """The items that it stands for, once resolved."""
 
     @property
     def meant(self) -> tuple[What, ...]:
@@ -182,6 +182,6 @@ class Item:
 
 @frozen
 class Input:
-    """What was given as the input: a string is one message of the user's."""
+    """The input: a string is one user message."""
 
     items: tuple[Item, ...] = ()

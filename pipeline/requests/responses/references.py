@@ -1,4 +1,4 @@
-"""Items that stand for others: references to what is stored, and sealed compactions."""
+"""Items that stand for others: references to stored items, and sealed compactions."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ COMPACTIONS = frozenset({"compaction", "compaction_summary", "context_compaction
 
 
 def references(given: Input) -> tuple[str, ...]:
-    """The ids of the items that an input only refers to."""
+    """The ids of the items that an input refers to."""
     return tuple(item.what.id for item in given.items if isinstance(item.what, Reference))
 
 
 def resolved(given: Input, found: Mapping[str, Json]) -> Input:
-    """The same input with the items themselves; ProxyError names one that is not found."""
+    """The input with references replaced by the items; ProxyError if one is not found."""
     items = list(given.items)
     for number, item in enumerate(items):
         if isinstance(item.what, Reference):
             if item.what.id not in found:
                 raise refusal(
                     f"input[{number}].id",
-                    f"is {item.what.id!r:.100}, which is no item that is stored here; send the "
+                    f"is {item.what.id!r:.100}, an item that is not stored here; send the "
                     "item itself",
                 )
             (items[number],) = structured_items([found[item.what.id]])
@@ -41,9 +41,9 @@ def compactions(given: Input) -> tuple[str, ...]:
 
 
 def opened(given: Input, found: Mapping[str, Sequence[Json]]) -> Input:
-    """The same input with what its compactions stand for, by their sealed contents.
+    """The input with compactions replaced by what they stand for, by sealed content.
 
-    ProxyError names one that is not found.
+    ProxyError if one is not found.
     """
     items = list(given.items)
     for number, item in enumerate(items):
@@ -51,14 +51,14 @@ def opened(given: Input, found: Mapping[str, Sequence[Json]]) -> Input:
             if item.what.encrypted_content not in found:
                 raise refusal(
                     f"input[{number}].encrypted_content",
-                    "cannot be opened: it was sealed elsewhere, for somebody else, or altered",
+                    "cannot be decrypted: it was sealed elsewhere, for another caller, or altered",
                 )
             within = structured_items(found[item.what.encrypted_content])
             items[number] = evolve(item, opened=tuple(one.what for one in within))
     return Input(tuple(items))
 
 
-# -- in a conversation that is stored --------------------------------------------------------------
+# -- in a stored conversation ----------------------------------------------------------------------
 
 
 def sealed_in(items: Sequence[Json]) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ def sealed_in(items: Sequence[Json]) -> tuple[str, ...]:
 
 
 def with_opened(items: Sequence[Json], found: Mapping[str, Sequence[Json]]) -> Iterator[Json]:
-    """Stored items with what their compactions stand for, where that is found."""
+    """Stored items with compactions replaced by what they stand for, where found."""
     for item in items:
         if item.get("type") in COMPACTIONS and item["encrypted_content"] in found:
             yield from found[item["encrypted_content"]]

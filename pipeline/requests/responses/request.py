@@ -1,4 +1,4 @@
-"""A Responses request, and the Turn it asks for."""
+"""A Responses request, checked and turned into a Turn."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from pipeline.turn import OutputMode, Turn
 
 SEALED_REASONING: Final = "reasoning.encrypted_content"
 _HONOURED: Final = frozenset({SEALED_REASONING, "message.input_image.image_url"})
-"""What can be included. Addresses of pictures are shown in any case."""
+"""The supported values of include. URLs of images are shown in any case."""
 _ELSEWHERE: Final = {
     "conversation": "previous_response_id, or the whole conversation as input",
     "prompt": "instructions and input",
 }
-"""What stands for words that are kept elsewhere: an answer without them would be to nothing."""
+"""Parameters that refer to text stored elsewhere, and what to send instead."""
 _BOOKKEEPING: Final = frozenset(
     {
         "client_metadata",
@@ -49,15 +49,15 @@ _BOOKKEEPING: Final = frozenset(
         "user",
     }
 )
-"""What changes no answer: it is repeated where a response has a place for it, and no more."""
+"""Parameters that do not change the answer; the response repeats those that it has a field for."""
 
 
 @frozen
 class ResponsesRequest:
-    """A request whose every field is of the right kind.
+    """A request whose fields all have the right type.
 
-    `turn` puts the fields together, and refuses those that do not fit each other. Before, items
-    that stand for others are to be replaced: `references` by `resolved`, `compactions` by `opened`.
+    `turn` combines them, and rejects fields that contradict each other. Items that stand for
+    others must be replaced first: `references` with `resolved`, `compactions` with `opened`.
     """
 
     model: str = Turn().model
@@ -85,9 +85,9 @@ class ResponsesRequest:
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     given: Json = field(factory=dict[str, Any], metadata=OMIT)
-    """The body, less what is null."""
+    """The body without its nulls."""
     ignored: tuple[str, ...] = field(default=(), metadata=OMIT)
-    """The parameters that were given and have no effect, in the order they came."""
+    """The parameters in the request that have no effect, in order."""
 
     def __attrs_post_init__(self) -> None:
         if not self.model:
@@ -98,7 +98,7 @@ class ResponsesRequest:
             raise WrongError("must be at least 1", ".max_tool_calls")
         if self.background and not self.store:
             raise WrongError(
-                "is true, but store is false; what runs in the background must be stored to be "
+                "is true, but store is false; a background response must be stored to be "
                 "found again",
                 ".background",
             )
@@ -110,18 +110,18 @@ class ResponsesRequest:
 
     @classmethod
     def from_json(cls, body: object, *, partial: bool = False) -> Self:
-        """Check and structure a decoded body; ProxyError names the field that is wrong.
+        """Check and structure a decoded body; ProxyError names the wrong field.
 
-        A `partial` request needs no model and no input: enough to replay an answer with.
+        A `partial` request needs no model and no input, which suffices for a replay.
         """
         given = body
-        if is_json(body):  # null stands for a parameter that is not given
+        if is_json(body):  # null means that a parameter is not given
             given = {name: one for name, one in body.items() if one is not None or name == "model"}
         request = structured(given, cls)
         given = as_json(given)
         for name, instead in _ELSEWHERE.items():
             if name in given:
-                raise refusal(name, f"is kept elsewhere and cannot be read here; send {instead}")
+                raise refusal(name, f"refers to data that is not stored here; send {instead}")
         if not partial:
             _check_enough(given)
         request = evolve(request, given=given)
@@ -129,7 +129,7 @@ class ResponsesRequest:
 
     @property
     def strict_tools(self) -> tuple[str, ...]:
-        """Where a tool is asked to be strict: without effect on a backend that has no such wish."""
+        """Where the request sets strict on a tool, which some backends ignore."""
         within = {
             f"input[{number}].tools": item.what.tools
             for number, item in enumerate(self.input.items)
@@ -142,11 +142,11 @@ class ResponsesRequest:
 
     @property
     def references(self) -> tuple[str, ...]:
-        """The ids of the items that the input only refers to."""
+        """The ids of the items that the input refers to."""
         return references.references(self.input)
 
     def resolved(self, found: Mapping[str, Json]) -> Self:
-        """The same request with the items themselves; ProxyError names one that is not found."""
+        """The request with references replaced by the items; ProxyError if one is not found."""
         return evolve(self, input=references.resolved(self.input, found))
 
     @property
@@ -155,23 +155,23 @@ class ResponsesRequest:
         return references.compactions(self.input)
 
     def opened(self, found: Mapping[str, Sequence[Json]]) -> Self:
-        """The same request with what compactions stand for, by their sealed contents.
+        """The request with compactions replaced by what they stand for, by sealed content.
 
-        ProxyError names one that is not found.
+        ProxyError if one is not found.
         """
         return evolve(self, input=references.opened(self.input, found))
 
     @property
     def wants_compaction(self) -> bool:
-        """Whether the conversation is to be shortened, not answered."""
+        """Whether the conversation is to be shortened and not answered."""
         return bool(self.input.items) and isinstance(self.input.items[-1].what, Trigger)
 
-    # -- what is asked for -----------------------------------------------------------------------
+    # -- the turn --------------------------------------------------------------------------------
 
     def items(
         self, earlier: Sequence[Json] = (), settings: RequestOptions | None = None
     ) -> tuple[Json, ...]:
-        """The conversation in the backend's form, that of earlier responses included."""
+        """The conversation in the backend's form, earlier responses included."""
         return self.turn(settings, earlier=earlier).items
 
     def turn(
@@ -181,7 +181,7 @@ class ResponsesRequest:
         earlier: Sequence[Json] = (),
         output_mode: OutputMode | None = None,
     ) -> Turn:
-        """The answer that is asked for; ProxyError where the fields do not fit together.
+        """The requested turn; ProxyError if the fields contradict each other.
 
         `earlier` is the conversation that `previous_response_id` stands for, as clients see it.
         """
@@ -192,7 +192,7 @@ class ResponsesRequest:
         system = not settings.ignore_client_system_prompt
         said = history(items, tools, system=system)
         if not said.items and (items or self.previous_response_id):
-            raise refusal("input", "says nothing; send at least one message")
+            raise refusal("input", "has no message; send at least one")
         own = [self.instructions or ""] if system else []
         form = [AS_JSON] if self.text.form.json_object else []
         return Turn(
@@ -215,7 +215,7 @@ class ResponsesRequest:
 
     @property
     def wants_sealed_reasoning(self) -> bool:
-        """Whether the client asked for reasoning in a form that it can send back."""
+        """Whether the client requested reasoning in a form that it can send back."""
         return SEALED_REASONING in self.include
 
     def echo(self) -> dict[str, Any]:
@@ -223,7 +223,7 @@ class ResponsesRequest:
         return echo(self.given)
 
     def input_items(self) -> list[Json]:
-        """The input as it is stored and shown: every item has an id, the same every time."""
+        """The input as it is stored and shown: every item has an id, which stays the same."""
         return [*self._shown]
 
     @cached_property
@@ -232,7 +232,7 @@ class ResponsesRequest:
         return tuple(shown(item.given) for item in items if not isinstance(item.what, Trigger))
 
     def _without_effect(self) -> Iterator[str]:
-        """The names that were given and that nothing here reads, in their order."""
+        """The given names that have no effect, in order."""
         no_effect = {"temperature", "top_p", "top_logprobs", "max_output_tokens", "truncation"}
         read = ({*names_of(ResponsesRequest)} | _BOOKKEEPING) - no_effect - {"service_tier"}
         for name, value in self.given.items():
@@ -280,7 +280,7 @@ def _check_enough(given: Json) -> None:
 
 @frozen
 class CompactRequest(ResponsesRequest):
-    """A request to shorten a conversation: the same fields, of which fewer matter."""
+    """A request to shorten a conversation; it has the same fields."""
 
     @property
     def wants_compaction(self) -> bool:

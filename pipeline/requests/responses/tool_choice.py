@@ -52,21 +52,21 @@ class _Allowed:
 
 @frozen
 class _Hosted:
-    """A tool that nobody runs here."""
+    """A tool that OpenAI's servers would run."""
 
 
 @frozen
 class RequestedChoice:
-    """Whether tools are called, which one must be, and which are there, in the client's names."""
+    """The tool choice in the client's names: whether, which one, and which are allowed."""
 
     mode: Mode = "auto"
     named: _Named | None = None
     allowed: tuple[_AllowedTool, ...] | None = None
     hosted: bool = False
-    """Whether it asks for a tool that nobody runs here: then the model chooses."""
+    """Whether it requests a hosted tool, which is not available: then the model chooses."""
 
     def among(self, tools: Toolbox) -> Choice:
-        """The same choice in the names that the backend knows."""
+        """The same choice in the backend's names."""
         if self.named is not None:
             name = tools.name_of(self.named.name, self.named.namespace)
             return Choice("required", named=name, at="tool_choice.name")

@@ -1,4 +1,4 @@
-"""The tools that a Responses request declares, under the names that the backend knows them by."""
+"""The tools that a Responses request declares, with the names that the backend uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pipeline.requests.shared.tools import FunctionSpec, check_name
 from pipeline.turn import Tool
 
 LONGEST_JOINED: Final = 64
-"""The longest name of a function that every model takes."""
+"""The longest function name that every model accepts."""
 _OTHER: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 # -- as they are sent ------------------------------------------------------------------------------
@@ -26,7 +26,7 @@ _OTHER: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 @frozen
 class Format:
-    """What a tool of free text wants to read, in words for the model; empty if anything goes."""
+    """The format of a custom tool's input, in words for the model; empty for any text."""
 
     words: str = ""
 
@@ -50,7 +50,7 @@ class CustomSpec:
 
 @frozen
 class Hosted:
-    """A tool that OpenAI's servers run. Nobody runs it here."""
+    """A tool that OpenAI's servers run; it is not available here."""
 
     type: str
 
@@ -60,14 +60,14 @@ Single: TypeAlias = FunctionSpec | CustomSpec | Hosted
 
 @frozen
 class Member:
-    """A tool within a namespace, which holds no further namespace."""
+    """A tool within a namespace. Namespaces cannot be nested."""
 
     what: Single
 
 
 @frozen
 class Namespace:
-    """Tools that belong together."""
+    """A named group of tools."""
 
     name: str
     tools: tuple[Member, ...]
@@ -134,24 +134,24 @@ def _declared(value: object) -> Declared:
     )
 
 
-# -- put together ----------------------------------------------------------------------------------
+# -- the toolbox -----------------------------------------------------------------------------------
 
 Key: TypeAlias = tuple[str | None, str]
-"""A namespace, if there is one, and the name that a tool has within it."""
+"""The namespace, if any, and the tool's name within it."""
 
 
 @frozen
 class Toolbox:
-    """Every tool of a request, by what the client calls it.
+    """Every tool of a request, by the client's name for it.
 
-    Their `name`s differ, whatever the namespaces. The same declarations always give the same names.
+    Backend names are unique across namespaces, and the same for the same declarations.
     """
 
     _tools: Mapping[Key, Tool] = field(factory=dict[Key, Tool])
     _alike: Mapping[str, list[str]] = Factory(
         lambda self: _by_own_name(self._tools), takes_self=True
     )
-    """The names of the tools that have one own name, in whatever namespaces."""
+    """The backend names of the tools with the same own name, in any namespace."""
 
     @property
     def by_name(self) -> dict[str, Tool]:
@@ -161,9 +161,9 @@ class Toolbox:
         return tuple(tool.name for (space, _), tool in self._tools.items() if space == namespace)
 
     def name_of(self, name: str, namespace: str | None = None) -> str:
-        """What the backend knows a tool by; a tool that is not declared gets a name all the same.
+        """The backend's name for a tool; a tool that is not declared gets one all the same.
 
-        Not every client gives the namespace back. Where only one tool can be meant, it is meant.
+        Some clients omit the namespace; the name is then enough if only one tool has it.
         """
         found = self._tools.get((namespace, name))
         if found is not None:
@@ -182,16 +182,16 @@ def _by_own_name(tools: Mapping[Key, Tool]) -> dict[str, list[str]]:
 
 
 def toolbox(lists: Mapping[str, Sequence[Declared]]) -> Toolbox:
-    """Gather lists of tools, by where they stand; a later list may declare a tool anew.
+    """Merge lists of tools, keyed by their path; a later list may redeclare a tool.
 
-    ProxyError where one list has a tool twice.
+    ProxyError if one list has a tool twice.
     """
     found: dict[Key, Tool] = {}
     for place, tools in lists.items():
         own: dict[Key, Tool] = {}
         for at, key, tool in _flat(place, tools):
             if key in own:
-                raise refusal(at, f"is {key[1]!r}, which another one has; names must differ")
+                raise refusal(at, f"is {key[1]!r}, which another tool has; names must differ")
             own[key] = tool
         found |= own
     taken = {name for space, name in found if space is None}
@@ -199,19 +199,19 @@ def toolbox(lists: Mapping[str, Sequence[Declared]]) -> Toolbox:
 
 
 def hosted(place: str, tools: Sequence[Declared]) -> Iterator[str]:
-    """The tools that nobody runs here, by where they stand and what they are."""
+    """The hosted tools, by path and type."""
     return (f"{at}.{tool.type}" for at, tool in _singles(place, tools) if isinstance(tool, Hosted))
 
 
 def strict(place: str, tools: Sequence[Declared]) -> Iterator[str]:
-    """Where a function asks that its calls follow its schema to the letter."""
+    """The functions that set strict, by path."""
     for at, tool in _singles(place, tools):
         if isinstance(tool, FunctionSpec) and tool.strict:
             yield f"{at}.strict"
 
 
 def _singles(place: str, tools: Sequence[Declared]) -> Iterator[tuple[str, Single]]:
-    """Every tool, those within namespaces included, by where it stands."""
+    """Every tool with its path, those within namespaces included."""
     for number, declared in enumerate(tools):
         if isinstance(declared.what, Namespace):
             for inner, member in enumerate(declared.what.tools):
@@ -221,7 +221,7 @@ def _singles(place: str, tools: Sequence[Declared]) -> Iterator[tuple[str, Singl
 
 
 def joined(namespace: str, name: str) -> str:
-    """One legal name of the two; one that is too long keeps its beginning, and is still its own."""
+    """A valid name made of the two; one that is too long is cut and gets a hash."""
     link = "" if namespace.endswith("__") else "__"
     whole = _OTHER.sub("_", f"{namespace}{link}{name}")
     if len(whole) <= LONGEST_JOINED:
@@ -240,7 +240,7 @@ def _named(key: Key, tool: Tool, taken: set[str]) -> Tool:
         return tool
     name = plain = joined(space, own)
     tries = count(1)
-    while name in taken:  # a mark of its own: counting up would be slow where many are alike
+    while name in taken:  # a hash, because counting up is slow where many names are alike
         name = _marked(plain, f"{space}\0{own}\0{next(tries)}")
     taken.add(name)
     return Tool(
@@ -266,14 +266,14 @@ def _flat(place: str, tools: Sequence[Declared]) -> Iterator[tuple[str, Key, Too
 
 
 def _members(at: str, space: Namespace) -> Iterator[tuple[str, Key, Tool]]:
-    """The tools of a namespace; the first of them tells what all of them are about."""
+    """The tools of a namespace; the first one carries the namespace's description."""
     about = space.description
     for number, member in enumerate(space.tools):
         if isinstance(member.what, Hosted):
             continue
         tool = member.what.as_tool()
         if about:
-            words = "\n\n".join(filter(None, [tool.description, f"About {space.name}: {about}"]))
-            tool = Tool(tool.name, tool.parameters, words, tool.strict, tool.kind)
+            text = "\n\n".join(filter(None, [tool.description, f"About {space.name}: {about}"]))
+            tool = Tool(tool.name, tool.parameters, text, tool.strict, tool.kind)
             about = None
         yield f"{at}.tools[{number}].name", (space.name, tool.name), tool

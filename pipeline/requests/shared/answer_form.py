@@ -1,4 +1,4 @@
-"""How a request wants its answer: its form, its length, and the thinking behind it."""
+"""Parameters for the answer's format, its length, and reasoning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipeline.turn import OutputSchema
 
 Verbosity: TypeAlias = Literal["low", "medium", "high"]
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-"""Codex takes any word, and the model behind it refuses one that it does not know."""
+"""Codex accepts any word; the model behind it rejects unknown ones."""
 AS_JSON: Final = (
     "Answer with exactly one JSON object and nothing else: no words around it, no code fence."
 )
@@ -27,15 +27,15 @@ LONGEST_VALUE: Final = 512
 
 @frozen
 class Form:
-    """The form of the text: free, any JSON object, or JSON of a schema."""
+    """The format of the text: free, any JSON object, or JSON that follows a schema."""
 
     schema: OutputSchema | None = None
     json_object: bool = False
 
     def output_schema(self, param: str) -> OutputSchema | None:
-        """The schema that was asked for; `param` is where it stands in the request.
+        """The requested schema; `param` is its path in the request.
 
-        ProxyError where it is asked to be strict, and no model takes it so.
+        ProxyError if it is to be strict but is not in the subset that models accept.
         """
         if self.schema is None or not self.schema.strict:
             return self.schema
@@ -51,7 +51,7 @@ class Form:
 
 @frozen
 class TextRequest:
-    """The form and the length of the text."""
+    """The format and the length of the text."""
 
     format: Form | None = None
     verbosity: Verbosity | None = None
@@ -63,19 +63,19 @@ class TextRequest:
 
 @frozen
 class ReasoningRequest:
-    """How the model thinks, and how much of it is told."""
+    """How much the model reasons, and how much of it is shown."""
 
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed", "none"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
-    """What `summary` was called before."""
+    """The old name of `summary`."""
     context: str | None = None
-    """Which of the earlier reasoning the model sees. All that comes back reaches it."""
+    """Which earlier reasoning the model sees; here it sees all that the client sends."""
 
 
 @frozen
 class Metadata:
-    """Pairs that the client wants to find again."""
+    """The client's own key-value pairs."""
 
     pairs: Mapping[str, str]
 
@@ -132,7 +132,7 @@ def _metadata(value: object) -> Metadata:
 
 
 def text_without_effect(text: object) -> Iterator[str]:
-    """The names within `text` that nothing here reads."""
+    """The names within `text` that have no effect."""
     request = as_json(text)
     yield from unread(request, names_of(TextRequest), "text.")
     form = as_json(request.get("format"))

@@ -1,4 +1,4 @@
-"""Files that come inside a message, as the text that they hold."""
+"""The text of files that are sent inside a message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TEXT_TYPES: Final = re.compile(
 
 @frozen
 class InlineFile:
-    """A file part's own fields, in either API's spelling."""
+    """A file part; both APIs use the same fields."""
 
     file_data: str | None = None
     filename: str | None = None
@@ -29,12 +29,12 @@ class InlineFile:
 
 
 def text_of_file(file: InlineFile) -> str:
-    """The words of a file, under its name. WrongError where it holds none."""
+    """A file's text under its name. WrongError if it has none."""
     if file.file_data is None:
         given = next((name for name in ("file_id", "file_url") if getattr(file, name)), "")
         if given:
             raise WrongError(
-                "names a file that is kept elsewhere, which cannot be read here; send its text in "
+                "refers to a file that is not stored here, so it cannot be read; send its text in "
                 "file_data, as data:text/plain;base64,…",
                 f".{given}",
             )
@@ -44,7 +44,7 @@ def text_of_file(file: InlineFile) -> str:
 
 
 def _decoded(data: str) -> str:
-    """The text of a data URL, of bare base64, or else the text itself."""
+    """The text of a data URL or of plain base64, or else the text itself."""
     found = _DATA_URL.fullmatch(data)
     if found is None:
         content = _from_base64(data)
@@ -71,10 +71,10 @@ def _as_text(content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        raise _binary("is not text in UTF-8") from None
+        raise _binary("is not UTF-8 text") from None
 
 
 def _binary(problem: str) -> WrongError:
     return WrongError(
-        f"{problem}; only files of text can be sent, such as data:text/plain;base64,…", ".file_data"
+        f"{problem}; only text files can be sent, such as data:text/plain;base64,…", ".file_data"
     )

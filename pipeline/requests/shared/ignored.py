@@ -1,4 +1,4 @@
-"""Which parameters of a request have no effect here."""
+"""Which parameters of a request have no effect."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _SO_ANYWAY: Final[dict[str, tuple[Any, ...]]] = {
     "top_logprobs": (0,),
     "truncation": ("disabled",),
 }
-"""Values that ask for what happens in any case: they are not ignored."""
+"""Values that match what happens anyway: they do not count as ignored."""
 _MOST: Final = 50
 _LONGEST: Final = 80
 _NOT_IN_A_HEADER: Final = re.compile(r"[^!-+\--~]")
 
 
 def unread(given: Json, read: Collection[str], prefix: str = "") -> Iterator[str]:
-    """The names of those that were given and are not among those that are read."""
+    """The given names that are not among those that are read."""
     for name, value in given.items():
         path = prefix + name
         granted = value in _SO_ANYWAY.get(path, ())
@@ -37,20 +37,20 @@ def unread(given: Json, read: Collection[str], prefix: str = "") -> Iterator[str
 
 
 def listed(names: Iterable[str]) -> tuple[str, ...]:
-    """Names fit for a header: not too many, none too long, no commas, printable ASCII only."""
+    """Names safe for a header: limited in number and length, printable ASCII, no commas."""
     return tuple(_NOT_IN_A_HEADER.sub("?", name[:_LONGEST]) for name in islice(names, _MOST))
 
 
 def names_of(target: type[Any]) -> tuple[str, ...]:
-    """The fields that a class takes from a body."""
+    """The fields of a class that a body can set."""
     return tuple(field.name for field in attrs.fields(target) if not field.metadata.get("omit"))
 
 
 def refuse(names: Sequence[str]) -> None:
-    """Raise ProxyError for the first parameter that has no effect, if there is one."""
+    """Raise ProxyError if there is a parameter without effect."""
     if names:
         raise refusal(
             names[0],
-            "has no effect here, and the request is strict about that; leave out: "
+            "has no effect, and strict mode rejects such parameters; leave out: "
             + ", ".join(names),
         )

@@ -1,4 +1,4 @@
-"""What a message says: words and pictures, in whatever kind of part they were sent."""
+"""The content of a message: text and images, from every kind of part."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Detail: TypeAlias = Literal["auto", "low", "high", "original"]
 
 @frozen
 class Part:
-    """One part of a content, checked."""
+    """One part of a content field, checked."""
 
 
 @frozen
 class Text(Part):
-    """Words: a file's text and a refusal are words too."""
+    """Text, also of a file or a refusal."""
 
     text: str
 
 
 @frozen
-class Picture(Part):
-    """A picture that was looked at, or the address of one."""
+class Image(Part):
+    """An image: a checked data URL, or an http(s) URL."""
 
     url: str
     detail: str | None = None
@@ -40,14 +40,14 @@ class Picture(Part):
 
 @frozen
 class Content:
-    """What a message says. One string stays one string; None is nothing at all."""
+    """A message's content: a string, parts, or None if it has none."""
 
     value: str | tuple[Part, ...] | None = None
 
     @property
-    def pictures(self) -> tuple[Picture, ...]:
+    def images(self) -> tuple[Image, ...]:
         parts = self.value if isinstance(self.value, tuple) else ()
-        return tuple(part for part in parts if isinstance(part, Picture))
+        return tuple(part for part in parts if isinstance(part, Image))
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -60,18 +60,18 @@ class Content:
         """The texts, one per line."""
         return "\n".join(self.texts)
 
-    def said(self, kind: str) -> str | list[Json]:
-        """The content as an item of the Responses API has it, its words of the given kind."""
+    def as_item(self, kind: str) -> str | list[Json]:
+        """The content for an item of the Responses API, with text parts of the given type."""
         return self.value if isinstance(self.value, str) else self.parts(kind)
 
     def parts(self, kind: str) -> list[Json]:
-        """The same, a string too as one part."""
+        """The same, but always as an array of parts."""
         if isinstance(self.value, str):
             return [{"type": kind, "text": self.value}]
         return [
-            part.item() if isinstance(part, Picture) else {"type": kind, "text": part.text}
+            part.item() if isinstance(part, Image) else {"type": kind, "text": part.text}
             for part in self.value or ()
-            if isinstance(part, Text | Picture)
+            if isinstance(part, Text | Image)
         ]
 
 
@@ -91,7 +91,7 @@ class _Address:
 
 @frozen
 class _ImageUrl:
-    """The address of a picture, which may be a string or an object."""
+    """The URL of an image, which may be a string or an object."""
 
     url: str
     detail: str | None
@@ -103,10 +103,10 @@ class _Image:
     detail: Detail | None = None
     file_id: str | None = None
 
-    def picture(self) -> Picture:
+    def image(self) -> Image:
         if self.image_url is None and self.file_id:
             raise WrongError(
-                "names a picture that is kept elsewhere, which cannot be seen here; send it in "
+                "refers to an image that is not stored here, so it cannot be read; send it in "
                 "image_url, as data:image/png;base64,…",
                 ".file_id",
             )
@@ -115,7 +115,7 @@ class _Image:
         problem = image_problem(self.image_url.url)
         if problem:
             raise WrongError(problem, ".image_url")
-        return Picture(self.image_url.url, self.detail or self.image_url.detail)
+        return Image(self.image_url.url, self.detail or self.image_url.detail)
 
 
 @frozen
@@ -148,14 +148,14 @@ def _image_url(value: object) -> _ImageUrl:
 @structures(Part)
 def _part(value: object) -> Part:
     if is_json(value) and value.get("type") in ("input_audio", "audio"):
-        raise WrongError("is audio, which cannot be heard here; send what is said as text")
+        raise WrongError("is audio, which is not supported; send it as text")
     match by_type(value, _SENT):
         case Text() as text:
             return text
         case _Refusal(words):
             return Text(words)
         case _Image() as image:
-            return image.picture()
+            return image.image()
         case _File(file):
             return Text(_inside(file, ".file"))
         case file:

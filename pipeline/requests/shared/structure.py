@@ -1,4 +1,4 @@
-"""JSON that a client sent, as typed objects: strictly, and with words for the first wrong field."""
+"""Converts a client's JSON to typed objects, strictly, with a message for the first wrong field."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pipeline.loose_json import Json
 T = TypeVar("T")
 
 OMIT: Final = {"omit": True}
-"""The metadata of a field that no body can set."""
+"""The metadata of a field that a body cannot set."""
 
 
 class WrongError(Exception):
-    """What is wrong with a value, in words that follow its name; `at` leads on into the value."""
+    """What is wrong with a value, to be put behind its name; `at` is a path within the value."""
 
     def __init__(self, problem: str, at: str = "") -> None:
         super().__init__(problem)
@@ -28,7 +28,7 @@ class WrongError(Exception):
 
 
 def structured(body: object, target: type[T]) -> T:
-    """A decoded body as an object; ProxyError names the first field that is wrong."""
+    """A decoded body as an object; ProxyError names the first wrong field."""
     try:
         return _converter.structure(body, target)
     except (cattrs.BaseValidationError, WrongError) as error:
@@ -36,7 +36,7 @@ def structured(body: object, target: type[T]) -> T:
         raise refusal(path.lstrip(".") or None, problem) from None
 
 
-# -- words -----------------------------------------------------------------------------------------
+# -- messages --------------------------------------------------------------------------------------
 
 _KINDS: Final[dict[type, str]] = {
     str: "a string",
@@ -50,12 +50,12 @@ _KINDS: Final[dict[type, str]] = {
 
 
 def wanted(what: str, value: object) -> WrongError:
-    """The complaint about a value of the wrong kind."""
+    """The error for a value of the wrong type."""
     return WrongError(f"must be {what}, not {_KINDS[type(value)]}")
 
 
 def one_of(choices: Collection[str], value: object, at: str = "") -> WrongError:
-    """The complaint about a value that is none of a few words."""
+    """The error for a value that is not among the choices."""
     listed = ", ".join(f'"{choice}"' for choice in choices)
     shown = f'"{value:.80}"' if isinstance(value, str) else _KINDS[type(value)]
     return WrongError(f"must be {'one of ' * (len(choices) > 1)}{listed}, not {shown}", at)
@@ -75,7 +75,7 @@ def _first_problem(error: Exception) -> tuple[str, str]:
         case KeyError():
             return path, "is missing"
         case _:
-            raise error  # a mistake of ours, not of the client's
+            raise error  # a bug of this server, not the client's
 
 
 # -- the converter ---------------------------------------------------------------------------------
@@ -84,19 +84,19 @@ Hook: TypeAlias = Callable[[Any, Any], Any]
 
 
 def exactly(kind: type, value: object) -> Any:
-    """One JSON type as it is: numbers are not strings and nothing is converted silently."""
+    """A value of exactly this JSON type: nothing is converted silently."""
     if type(value) is not kind:
         raise wanted(_KINDS[kind], value)
     return value
 
 
 def made(value: object, target: Any) -> Any:
-    """A value inside a body as what it should be."""
+    """Convert a value inside a body."""
     return _converter.structure(value, target)
 
 
 def structures(target: type[T]) -> Callable[[Callable[[Any], T]], Callable[[Any], T]]:
-    """Decorates the function that makes a class of a JSON value, whatever its type."""
+    """Register the decorated function as the converter from any JSON value to a class."""
 
     def is_target(asked: Any) -> bool:
         return asked is target
@@ -109,7 +109,7 @@ def structures(target: type[T]) -> Callable[[Callable[[Any], T]], Callable[[Any]
 
 
 def by_type(value: object, targets: dict[str, Any]) -> Any:
-    """An object of one of several classes, told apart by its `type`."""
+    """Convert an object to one of several classes, chosen by its `type`."""
     fields: Json = exactly(dict, value)
     if "type" not in fields:
         raise WrongError("is missing", ".type")
@@ -158,7 +158,7 @@ def _arrays(target: Any) -> Hook:
             try:
                 out.append(made(one, element))
             except (cattrs.BaseValidationError, WrongError) as error:
-                # The first one is enough: cattrs would gather a million of them.
+                # Stop at the first one: cattrs would collect all of them, perhaps a million.
                 path, problem = _first_problem(error)
                 raise WrongError(problem, f"[{index}]{path}") from None
         return tuple(out)

@@ -1,4 +1,4 @@
-"""Functions as tools, and the choice among them, in both APIs."""
+"""Function tools and the tool choice, for both APIs."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class FunctionSpec:
 
 @frozen
 class Choice:
-    """Whether tools are called, which one must be, and which are there for this turn."""
+    """Whether tools are called, which one must be called, and which are allowed in this turn."""
 
     mode: Mode = "auto"
     named: str | None = None
     allowed: tuple[str, ...] | None = None
     at: str = "tool_choice"
-    """Where in the request its names stand."""
+    """The path of its names in the request."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -64,20 +64,20 @@ class Offer:
 
 
 def chosen(tools: Mapping[str, Tool], choice: Choice) -> Offer:
-    """Put tools, by their names, and the choice among them together.
+    """Combine tools, keyed by name, with the choice among them.
 
-    ProxyError where they do not fit.
+    ProxyError if the choice names an unknown tool or there is none to call.
     """
     for name in choice.names:
         if name not in tools:
             known = ", ".join(tools) or "none"
             raise refusal(
-                choice.at, f"is {name!r:.150}, which is not declared; there are: {known:.500}"
+                choice.at, f"is {name!r:.150}, which is not declared; the tools are: {known:.500}"
             )
     if choice.allowed is not None:
         allowed = frozenset(choice.allowed)
         tools = {name: tool for name, tool in tools.items() if name in allowed}
     if choice.mode == "required" and not tools:
-        raise refusal(choice.at, "asks for a call, but there is no function to call; send tools")
+        raise refusal(choice.at, "requires a call, but there is no function to call; send tools")
     named = None if choice.named is None else NamedTool(choice.named)
     return Offer(tuple(tools.values()), named or choice.mode)

@@ -8,18 +8,17 @@ from typing import Any, cast
 
 import structlog
 import trio
-from quart import Request
+from quart import Request, Response
 from quart.utils import encode_headers
 from quart_trio.asgi import TrioASGIHTTPConnection
 from quart_trio.wrappers.request import TrioBody, TrioRequest
 
-from pipeline.serve.exchange import Exchange
 from pipeline.serve.http.incoming import Incoming
-from pipeline.serve.http.interface import Finishing, Write
-from pipeline.serve.streaming import StreamedResponse
+from pipeline.serve.http.interface import Finishing, Message, Write
+from pipeline.serve.observe.exchange import Exchange
 
-Message = Any
 Send = Callable[[Message], Awaitable[None]]
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class Connection(TrioASGIHTTPConnection):
@@ -30,6 +29,8 @@ class Connection(TrioASGIHTTPConnection):
 
     _exchange: Exchange
     _write_piece: Write
+    _complete = False
+    """Whether the client has been sent the whole response."""
 
     async def __call__(self, receive: Any, send: Any) -> None:  # an Incoming, from our listener
         self._write_piece = receive.write_piece
@@ -44,7 +45,8 @@ class Connection(TrioASGIHTTPConnection):
         last = _LastHeldBack(send, exchange)
         try:
             await self._serve(receive, last.send)
-            await last.release()
+            if self._complete:
+                await last.release()
         finally:
             exchange.client_left = not last.released
             cast(Finishing, self.app).finish(exchange)
@@ -53,19 +55,60 @@ class Connection(TrioASGIHTTPConnection):
         """Serve the request in its nursery."""
         request = self._create_request_from_scope(send)
         async with trio.open_nursery() as nursery:
-            self._exchange.nursery = nursery
             receive.listen(partial(_hear, request, nursery))
-            await self.handle_request(nursery, request, send)
+            await self._answer(request, send)
+
+    async def _answer(self, request: Request, send: Any) -> None:
+        """Send the response while what it is made of is open; a refusal when that is closed."""
+        exchange, refusal = self._exchange, None
+        try:
+            async with exchange.stack:
+                response = await self.app.handle_request(request)
+                if exchange.failure is None:
+                    await self._send_response(send, response)
+                    if exchange.failure is None:
+                        exchange.sent()
+                else:
+                    refusal = response
+        except Exception as error:
+            if self._complete or refusal is not None:
+                _log.exception("a request broke when its answer was complete")
+                exchange.failure = exchange.failure or exchange.bug()
+            elif exchange.status:
+                exchange.failure = exchange.bug()
+                raise
+            else:  # a task of its source broke, and took the handler along
+                refusal = await self._refusal(request, error)
+        if refusal is not None:
+            await self._send_response(send, refusal)
+
+    async def _refusal(self, request: Request, error: Exception) -> Any:
+        app = self.app
+        async with app.request_context(request):
+            answer = await app.handle_user_exception(error)
+            return await app.finalize_request(answer, from_error_handler=True)
 
     async def _send_response(self, send: Any, response: Any) -> None:
-        if not isinstance(response, StreamedResponse):
+        if isinstance(response, StreamedResponse):
+            head = {"status": response.status_code, "headers": encode_headers(response.headers)}
+            await send({"type": "http.response.start", **head})
+            await response.write_all(self._write_piece)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        else:
             await super()._send_response(send, response)
-            return
-        headers = encode_headers(response.headers)
-        status = response.status_code
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await response.outlet.pour(self._write_piece)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await trio.lowlevel.checkpoint_if_cancelled()  # a client that left has not got all of it
+        self._complete = True
+
+
+class StreamedResponse(Response):
+    """A response whose body is written by a function, in the task of the request."""
+
+    def __init__(
+        self, write_all: Callable[[Write], Awaitable[None]], headers: dict[str, str]
+    ) -> None:
+        super().__init__(b"", headers=headers)  # pyright: ignore[reportUnknownMemberType]
+        self.headers.remove("Content-Length")
+        self.write_all = write_all
 
 
 def _hear(request: Request, nursery: trio.Nursery, message: Message) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from math import inf
 
 import trio
 
@@ -10,45 +10,44 @@ import trio
 class KeepAlive:
     """Closes idle connections after the timeout, and all of them at shutdown.
 
-    One task for all connections costs less than one task for each.
+    One task for all connections: hypercorn has one for each, and makes a new one per request.
     """
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
-        self._due: dict[Callable[[], None], float] = {}
-        """How to close each idle connection, and when; the oldest comes first."""
-        self._any_idle = trio.Event()
+        self._due: dict[trio.socket.SocketType, float] = {}
+        """When each idle connection is closed; the oldest comes first."""
         self._ended = False
 
-    def wait(self, close: Callable[[], None]) -> None:
+    def wait(self, socket: trio.socket.SocketType) -> None:
         """A connection is idle from now on."""
-        self.leave(close)
+        self.leave(socket)
         if self._ended:
-            close()
-            return
-        self._due[close] = trio.current_time() + self._timeout
-        self._any_idle.set()
+            socket.close()
+        else:
+            self._due[socket] = trio.current_time() + self._timeout
 
-    def leave(self, close: Callable[[], None]) -> None:
+    def leave(self, socket: trio.socket.SocketType) -> None:
         """A connection is busy again, or closed."""
-        self._due.pop(close, None)
+        self._due.pop(socket, None)
 
     async def run(self) -> None:
         """Close the connections whose time is over, until cancelled."""
         while True:
-            while not self._due:
-                self._any_idle = trio.Event()
-                await self._any_idle.wait()
-            close, due = next(iter(self._due.items()))
-            if due > trio.current_time():
-                await trio.sleep_until(due)
-            else:
-                del self._due[close]
-                close()
+            # What becomes idle during the sleep is not due before its end.
+            later = trio.current_time() + self._timeout
+            await trio.sleep_until(next(iter(self._due.values()), later))
+            self._close(trio.current_time())
 
     def end(self) -> None:
         """Close all idle connections, and each one that becomes idle later."""
         self._ended = True
-        for close in list(self._due):
-            del self._due[close]
-            close()
+        self._close(inf)
+
+    def _close(self, now: float) -> None:
+        while self._due:
+            socket, due = next(iter(self._due.items()))
+            if due > now:
+                return
+            del self._due[socket]
+            socket.close()

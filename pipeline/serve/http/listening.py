@@ -6,14 +6,15 @@ import errno
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from importlib import import_module
+from math import inf
 from typing import Any, Final
 
 import structlog
 import trio
 from hypercorn.config import Config
+from hypercorn.trio.worker_context import WorkerContext
 
-from pipeline.assembly import Settings
+from pipeline.config import Settings
 from pipeline.errors import UsageError
 from pipeline.serve.body import MIB
 from pipeline.serve.http.interface import App
@@ -23,10 +24,10 @@ from pipeline.serve.http.tcp import TcpConnection
 LAST_WORDS: Final = 2.0
 """How long responses that the server ends may take to send their end."""
 BACKLOG: Final = 1024
+OVERLOADED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+RETRY_INTERVAL: Final = 0.1
+LOG_INTERVAL: Final = 60.0
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
-# Their annotations are half unknown.
-_WorkerContext: Any = import_module("hypercorn.trio.worker_context").WorkerContext
-_ASGIWrapper: Any = import_module("hypercorn.app_wrappers").ASGIWrapper
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
@@ -67,7 +68,7 @@ class Listening:
     def __init__(self, server: App, settings: Settings, websocket_path: str) -> None:
         self._server = server
         self._grace = settings.shutdown_grace
-        self._context = _WorkerContext(None)
+        self._context = WorkerContext(None)
         self._config = config_for(settings, websocket_path)
         self._idle = KeepAlive(settings.keep_alive)
         self._streams: set[trio.SocketStream] = set()
@@ -84,13 +85,8 @@ class Listening:
             connections.start_soon(self._idle.run)
             try:
                 async with trio.open_nursery() as accepting:
-
-                    async def accept() -> None:
-                        await trio.serve_listeners(
-                            self._serve, listeners, handler_nursery=connections
-                        )
-
-                    accepting.start_soon(accept)
+                    for listener in listeners:
+                        accepting.start_soon(self._accept, listener, connections)
                     task_status.started()
                     await stop()
                     accepting.cancel_scope.cancel()
@@ -101,12 +97,31 @@ class Listening:
                     stream.socket.close()
                 connections.cancel_scope.cancel()
 
+    async def _accept(self, listener: trio.SocketListener, connections: trio.Nursery) -> None:
+        """Accept connections until cancelled, at intervals where no file can be opened.
+
+        As trio.serve_listeners does, but that logs a traceback ten times a second.
+        """
+        silent_until = -inf
+        async with listener:
+            while True:
+                try:
+                    stream = await listener.accept()
+                except OSError as error:
+                    if error.errno not in OVERLOADED:
+                        raise
+                    if trio.current_time() >= silent_until:
+                        _log.error("connections cannot be accepted", why=error.strerror)
+                        silent_until = trio.current_time() + LOG_INTERVAL
+                    await trio.sleep(RETRY_INTERVAL)
+                else:
+                    connections.start_soon(self._serve, stream)
+
     async def _serve(self, stream: trio.SocketStream) -> None:
         self._streams.add(stream)
-        app = _ASGIWrapper(self._server)
         try:
-            await TcpConnection(self._idle, app, self._config, self._context, {}, stream).run()
-        except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            await TcpConnection(stream, self._idle, self._config).run(self._app, self._context)
+        except* OSError:
             pass  # the client went away
         except* Exception as group:  # noqa: BLE001  # one connection's bug is not the server's end
             _log.error("a connection broke", exc_info=group)
@@ -115,6 +130,9 @@ class Listening:
             if not self._streams:
                 self._last_left.set()
 
+    async def _app(self, scope: Any, receive: Any, send: Any, *_: object) -> None:
+        await self._server(scope, receive, send)
+
     async def _end(self) -> None:
         """Let answers finish; then end them; then close the connections that are left."""
         self._server.stopping.set()
@@ -122,7 +140,7 @@ class Listening:
         self._idle.end()  # connections that are idle close now
         if not await self._quiet_within(self._grace):
             _log.warning("ending answers that take too long", **self._left())
-        self._server.time.end()
+        self._server.turns.end()
         if not await self._quiet_within(LAST_WORDS):
             _log.warning("hanging up", **self._left())
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import suppress
+from typing import Any, Final
 
 import h11
 import trio
-from hypercorn.events import Closed, RawData
+from hypercorn.events import Closed, Event, RawData, Updated
 
 from pipeline.serve.http.http1 import Http1
+from pipeline.serve.http.incoming import Requests
 from pipeline.serve.http.keep_alive import KeepAlive
 
 LINGERING: Final = 2.0
@@ -20,62 +21,7 @@ MOST_READ: Final = 65_536
 MOST_AHEAD: Final = 4 * MOST_READ
 """How much is read of requests that are sent before an earlier response has ended."""
 _STILL_SENDING: Final = (h11.SEND_BODY, h11.ERROR)
-_GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
-
-if TYPE_CHECKING:  # their annotations are half unknown
-
-    class TCPServer:
-        """Hypercorn's side of one connection."""
-
-        protocol: Any
-        config: Any
-        context: Any
-        idle_task: Any
-        send_lock: trio.Lock
-        stream: trio.SocketStream
-
-        def __init__(self, *parts: Any) -> None: ...
-        async def run(self) -> None: ...
-        async def protocol_send(self, event: Any) -> None: ...
-        async def _read_data(self) -> None: ...
-        async def _close(self) -> None: ...
-        async def _initiate_server_close(self) -> None: ...
-
-else:
-    TCPServer = import_module("hypercorn.trio.tcp_server").TCPServer
-
-
-class _IdleTask:
-    """Replaces hypercorn's task that closes an idle connection."""
-
-    def __init__(self, idle: KeepAlive, close: Callable[[], Awaitable[None]]) -> None:
-        self._idle = idle
-        self._close = close
-        self._spawn: Callable[[Callable[[], Awaitable[None]]], None] | None = None
-        self._over = False
-
-    async def restart(self, task_group: Any, _: object) -> None:
-        """The connection is idle from now on."""
-        if not self._over:
-            self._spawn = task_group.spawn
-            self._idle.wait(self.close_soon)
-
-    async def stop(self) -> None:
-        """A request has come."""
-        self._idle.leave(self.close_soon)
-
-    def end(self) -> None:
-        """The client sends no more requests."""
-        self._over = True
-        self._idle.leave(self.close_soon)
-
-    def close_soon(self) -> None:
-        if self._spawn is not None:
-            self._spawn(self._close_shielded)
-
-    async def _close_shielded(self) -> None:
-        with trio.CancelScope(shield=True):
-            await self._close()
+_GONE: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 class _Pause:
@@ -86,61 +32,72 @@ class _Pause:
 
     def __init__(self, read_ahead: Callable[[], Awaitable[None]]) -> None:
         self._read_ahead = read_ahead
-        self._over = trio.Event()
+        self._waiting = trio.CancelScope()
 
     async def clear(self) -> None:
-        self._over = trio.Event()
+        self._waiting = trio.CancelScope()
 
     async def set(self) -> None:
-        self._over.set()
+        self._waiting.cancel()
 
     async def wait(self) -> None:
         """Until the response has ended. BrokenResourceError if the client has left before."""
-        left = False
-
-        async def listen() -> None:
-            nonlocal left
+        with self._waiting:
             await self._read_ahead()
-            left = True
-            self._over.set()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(listen)
-            await self._over.wait()
-            nursery.cancel_scope.cancel()
-        if left:
             raise trio.BrokenResourceError("the client has left")
 
 
-class TcpConnection(TCPServer):
-    """One connection. A client that is refused while it sends can still read the response.
+class TcpConnection:
+    """Hypercorn's HTTP/1.1 on one socket.
 
-    Closing a socket with unread bytes resets the connection, and the client loses the
-    response that it has not read yet.
+    A client that is refused while it sends can still read the response: closing a socket with
+    unread bytes would reset the connection.
     """
 
-    def __init__(self, idle: KeepAlive, *parts: Any) -> None:
-        super().__init__(*parts)
-        self.idle_task = _IdleTask(idle, self._initiate_server_close)
-        self._reader: trio.lowlevel.Task | None = None
-        self._ahead = b""
-        self._all_read = trio.Event()
-        self._lingers = False
+    _http: Http1
 
-    def _open_file(self) -> int:
-        """The socket's number; ClosedResourceError if it has none any more."""
-        number = self.stream.socket.fileno()
-        if number < 0:
-            raise trio.ClosedResourceError("the connection was closed")
-        return number
+    def __init__(self, stream: trio.SocketStream, idle: KeepAlive, config: Any) -> None:
+        self._stream = stream
+        self._socket = stream.socket
+        self._idle = idle
+        self._config = config
+        self._sending = trio.Lock()
+        self._reading = trio.CancelScope()
+        self._drops = False
+        self._ahead = b""
+
+    async def run(self, app: Any, context: Any) -> None:
+        """Serve requests until either side closes the connection."""
+        try:
+            client, server = self._socket.getpeername()[:2], self._socket.getsockname()[:2]
+            self._idle.wait(self._socket)
+            requests = Requests()
+            async with requests:
+                around: Any = (self._config, context, requests, {}, False, client, server)
+                http = self._http = Http1(self.write, app, *around, self._send)
+                pause: Any = _Pause(self._read_ahead)
+                http.can_read = pause
+                requests.write_piece = http.write_piece
+                with self._reading:
+                    await self._read_to_the_end()
+                await http.handle(Closed())
+        finally:
+            self._idle.leave(self._socket)
+            self._socket.close()
+
+    async def _send(self, event: Event) -> None:
+        match event:
+            case RawData():
+                await self.write(event.data)
+            case Updated(idle=True):
+                self._idle.wait(self._socket)
+            case Updated():
+                self._idle.leave(self._socket)
+            case _:
+                self._close()
+                await self._http.handle(Closed())
 
     # -- writing ---------------------------------------------------------------------------------
-
-    async def protocol_send(self, event: Any) -> None:
-        if isinstance(event, RawData):
-            await self.write(event.data)
-        else:
-            await super().protocol_send(event)
 
     async def write(self, data: bytes) -> None:
         """Write at once what the socket takes; wait only for the rest.
@@ -150,13 +107,13 @@ class TcpConnection(TCPServer):
         written nothing or everything, so no chunk is ever cut in two.
         """
         try:
-            if not self.send_lock.locked():
+            if data and not self._sending.locked():
                 data = data[self._write(data) :]
             if data:
                 with trio.CancelScope(shield=True):
                     await self._write_all(data)
-        except (OSError, *_GONE):
-            await self.protocol.handle(Closed())
+        except _GONE:
+            await self._http.handle(Closed())
 
     def _write(self, data: bytes) -> int:
         try:
@@ -166,84 +123,50 @@ class TcpConnection(TCPServer):
 
     async def _write_all(self, data: bytes) -> None:
         """Write as the client reads; close the connection if it reads nothing for too long."""
-        async with self.send_lock:
+        async with self._sending:
             while data:
-                with trio.move_on_after(self.config.write_timeout) as waiting:
+                with trio.move_on_after(self._config.write_timeout) as waiting:
                     await trio.lowlevel.wait_writable(self._open_file())
                 if waiting.cancelled_caught:
-                    self.stream.socket.close()
+                    self._socket.close()
                 data = data[self._write(data) :]
+
+    def _open_file(self) -> int:
+        """The socket's number; ClosedResourceError if it has none any more."""
+        number = self._socket.fileno()
+        if number < 0:
+            raise trio.ClosedResourceError("the connection was closed")
+        return number
 
     # -- reading ---------------------------------------------------------------------------------
 
-    async def _read_data(self) -> None:
-        of = self.protocol
-        of.protocol = Http1(
-            self.write,
-            of.app,
-            of.config,
-            of.context,
-            of.task_group,
-            of.state,
-            of.ssl,
-            of.client,
-            of.server,
-            of.send,
-        )
-        of.protocol.can_read = _Pause(self._read_ahead)
-        self._reader = trio.lowlevel.current_task()
-        try:
-            await self._read_to_the_end()
-            await of.handle(Closed())
-        finally:
-            self.idle_task.end()
-            self._all_read.set()
-
     async def _read_to_the_end(self) -> None:
         data = b"\n"
-        try:
+        with suppress(*_GONE):
             while data:
                 data, self._ahead = self._ahead or await self._read(), b""
-                await self.protocol.handle(RawData(data))
-        except (OSError, *_GONE):
-            return
+                if not self._drops:
+                    await self._http.handle(RawData(data))
 
     async def _read(self) -> bytes:
         """What the client has sent; nothing after its end of file."""
-        while True:
-            await trio.lowlevel.wait_readable(self._open_file())
-            try:
-                return os.read(self._open_file(), MOST_READ)
-            except BlockingIOError:
-                continue
+        return bytes(await self._stream.receive_some(MOST_READ))
 
     async def _read_ahead(self) -> None:
         """Read what is sent too early, within bounds, until the client leaves."""
-        try:
+        with suppress(*_GONE):
             while data := await self._read():
                 self._ahead += data
                 if len(self._ahead) > MOST_AHEAD:  # it has to wait, and is noticed when written to
                     await trio.sleep_forever()
-        except (OSError, *_GONE):
+
+    def _close(self) -> None:
+        """Close at once, or else send the end of file and read on until the client has seen it."""
+        http = self._http
+        if not (http.refused or http.connection.their_state in _STILL_SENDING):
+            self._socket.close()
             return
-
-    # -- ending ----------------------------------------------------------------------------------
-
-    async def _close(self) -> None:
-        reading = getattr(self.protocol.protocol, "connection", None)
-        if not self._lingers and getattr(reading, "their_state", None) in _STILL_SENDING:
-            self._lingers = True
-            with trio.move_on_after(LINGERING):
-                await self._let_it_finish()
-        await super()._close()
-
-    async def _let_it_finish(self) -> None:
-        """Send the end of file, and read on until the client has seen it."""
-        try:
-            await self.stream.send_eof()
-            if trio.lowlevel.current_task() is not self._reader:
-                await self._all_read.wait()
-            while not self._all_read.is_set() and await self.stream.receive_some():
-                pass
-        except (trio.BusyResourceError, *_GONE):
-            pass  # it has left
+        self._drops = True
+        self._reading.deadline = trio.current_time() + LINGERING
+        with suppress(OSError):
+            self._socket.shutdown(trio.socket.SHUT_WR)

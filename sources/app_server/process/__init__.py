@@ -1,1 +1,1 @@
-"""App-servers as processes: started, supervised, and pooled."""
+"""App-server processes: started, supervised and pooled."""

@@ -1,4 +1,4 @@
-"""Which Codex to run."""
+"""Finds the Codex program to run."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ HINT = "install it with `pip install openai-codex-cli-bin` or `npm install -g @o
 
 
 def find_codex(wanted: str = "") -> str:
-    """The named binary, else `codex` on the PATH, else the one that came as a wheel."""
+    """The given program, else `codex` on the PATH, else the one of the Python wheel."""
     if wanted:
         found = shutil.which(wanted)
         if found is None:
-            raise UsageError(f"CODEX_BIN={wanted}: there is no such program; {HINT}")
-        return native(str(Path(found).absolute()))  # the child starts in another folder
+            raise UsageError(f"CODEX_BIN={wanted}: no such program; {HINT}")
+        return native(str(Path(found).absolute()))  # absolute: the child has another folder
     on_path = shutil.which("codex")
     if on_path is not None:
         return native(on_path)
     try:
-        bundle = import_module("codex_cli_bin")  # a wheel, which not every machine has
+        bundle = import_module("codex_cli_bin")  # an optional wheel
     except ImportError:
-        raise UsageError(f"no codex is on the PATH and no wheel brought one; {HINT}") from None
+        raise UsageError(f"no codex on the PATH and none installed as a wheel; {HINT}") from None
     return str(bundle.bundled_codex_path())
 
 
 def native(path: str) -> str:
-    """The native program behind npm's launcher: a Node process would take the signals and RAM."""
+    """The native program behind npm's launcher, which is a Node process that keeps the signals."""
     launcher = Path(path).resolve()
     if launcher.suffix != ".js":
         return path

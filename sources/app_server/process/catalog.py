@@ -1,7 +1,7 @@
-"""Codex's own list of models, with the tools that it would give each of them taken out.
+"""Codex's own list of models, without the tools that it would give them.
 
-Switching features off is not enough: a model's entry in the catalog brings tools of its own, such
-as a JavaScript interpreter (`tool_mode`), `apply_patch`, or a team of agents.
+Disabling features is not enough: a model's entry in the catalog adds tools, such as a JavaScript
+interpreter (`tool_mode`), `apply_patch`, or multiple agents.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REMOVED: Final = (
 
 
 def without_tools(model: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's entry less everything that gives it a tool or tells it of one."""
+    """A model's entry without everything that gives it a tool or mentions one."""
     kept = {key: value for key, value in model.items() if key not in REMOVED}
     return kept | {"experimental_supported_tools": [], "supports_search_tool": False}
 
@@ -37,14 +37,14 @@ def without_tools(model: Mapping[str, Any]) -> dict[str, Any]:
 async def write_catalog(
     codex: str, environment: Mapping[str, str], target: Path, *, refresh: bool
 ) -> Path | None:
-    """Write the catalog of a Codex without tools; None for one that has no catalog to ask for.
+    """Write the catalog without tools to a file; None if this Codex has no catalog.
 
-    `refresh` asks the upstream for its newest models first, which takes a login.
+    `refresh` first fetches the newest models from the upstream, which requires a login.
     """
     for flags in ([], ["--bundled"]) if refresh else (["--bundled"],):
         models = await _models([codex, "debug", "models", *flags], environment)
         if models:
-            # Written aside and moved: a child that is being replaced reads it at every thread.
+            # Replaced atomically: an older child reads it at the start of every thread.
             aside = trio.Path(f"{target}.{uuid4().hex}")
             await aside.write_bytes(msgspec.json.encode({"models": models}))
             await aside.replace(target)

@@ -1,4 +1,4 @@
-"""What the backend knows of models, servers and the account, asked rarely and remembered."""
+"""The backend's models, MCP servers and account, cached."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from sources.app_server.protocol.client import (
     Pending,
 )
 from sources.app_server.protocol.rpc import RpcError
+from sources.app_server.turn.incoming import unavailable
 from sources.app_server.turn.interface import Backend
-from sources.app_server.turn.turns import unavailable
 
 TIME_TO_LIVE: Final = 300.0
 MOST_PAGES: Final = 20
@@ -25,7 +25,7 @@ MOST_PAGES: Final = 20
 
 @frozen
 class _Question:
-    """What was asked and not waited for to the end."""
+    """A request whose caller stopped waiting."""
 
     client: AppServerClient
     pending: Pending
@@ -34,7 +34,7 @@ class _Question:
 
 @define
 class BackendFacts:
-    """Each fact is asked for once in its time to live, however many want to know at once."""
+    """Each fact is requested once in its time to live, however many callers there are."""
 
     backend: Backend
     time_to_live: float = TIME_TO_LIVE
@@ -43,15 +43,12 @@ class BackendFacts:
     _open: dict[str, _Question] = Factory(dict[str, _Question])
 
     async def models(self) -> list[Any]:
-        """All its models, all pages of them; `hidden` marks those that it does not advertise."""
+        """All pages of its models; `hidden` marks those that it does not advertise."""
         return await self._pages("model/list", {"includeHidden": True})
 
     async def mcp_servers(self) -> list[Any]:
-        """Its MCP servers with their tools. To be able to tell, Codex starts them each time."""
+        """Its MCP servers with their tools. Codex starts them for each such request."""
         return await self._pages("mcpServerStatus/list", {"detail": "toolsAndAuthOnly"})
-
-    async def rate_limits(self) -> Json:
-        return await self._ask("account/rateLimits/read", {})
 
     async def account(self) -> Json:
         return await self._ask("account/read", {})
@@ -59,7 +56,7 @@ class BackendFacts:
     async def _pages(self, method: str, params: Json) -> list[Any]:
         found: list[Any] = []
         page = await self._ask(method, params)
-        for _ in range(MOST_PAGES):  # a backend that never stops turning pages must not hold us
+        for _ in range(MOST_PAGES):  # bounded: a faulty backend may never end
             found += as_list(page.get("data"))
             cursor = page.get("nextCursor")
             if not cursor:
@@ -83,7 +80,7 @@ class BackendFacts:
             return result
 
     async def _answer(self, key: str, method: str, params: Json) -> Json:
-        """The answer, or the one that somebody who could not wait so long left under way."""
+        """The answer, perhaps to a request that an earlier caller stopped waiting for."""
         left = self._open.get(key)
         try:
             if left is not None and self._still_good(left):
@@ -95,7 +92,7 @@ class BackendFacts:
                     self._open[key] = _Question(client, pending, trio.current_time())
 
                 result = await client.request(method, params, begun=begun)
-        except Exception:  # to be cancelled is none of these
+        except Exception:  # not trio.Cancelled
             self._close(key)
             raise
         self._close(key)

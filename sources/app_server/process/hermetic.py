@@ -1,4 +1,4 @@
-"""A Codex that can only talk: no tools of its own, no files, nothing of its owner's environment."""
+"""Confines a Codex: no tools of its own, no files, almost none of the environment."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ KEPT_VARIABLES: Final = (
     "https_proxy",
     "no_proxy",
 )
-"""What a child needs to start and to reach its upstream. Keys and tokens are not among it."""
+"""The variables that a child needs to start and to reach its upstream; no keys or tokens."""
 
 
 @frozen
 class Confinement:
-    """What one child gets, and what the operator chose to switch on."""
+    """The folders of one child, and the features that are switched on."""
 
     home: Path
     workspace: Path
@@ -71,9 +71,9 @@ class Confinement:
         catalog: Path | None = None,
         known_servers: Collection[str] = (),
     ) -> list[str]:
-        """The command line that starts it, with a list of models that have no tools.
+        """The command line, with a list of models that have no tools.
 
-        `known_servers` are the MCP servers that it would use if nobody switched them off.
+        `known_servers` are the MCP servers that it would otherwise use.
         """
         settings = {f"features.{name}": "false" for name in BUILT_IN_FEATURES}
         settings |= {
@@ -81,7 +81,7 @@ class Confinement:
             "features.view_image_tool": _toml(self.view_image),
             "tools.view_image": _toml(self.view_image),
             "web_search": '"live"' if self.web_search else '"disabled"',
-            # Newer models search with a tool of Codex's instead of one of the API.
+            # Newer models search with a tool of Codex's instead of the API's.
             "features.standalone_web_search": _toml(self.web_search),
             "tools.experimental_request_user_input": "{enabled=false}",
             "skills.include_instructions": "false",
@@ -102,7 +102,7 @@ class Confinement:
         return [codex, *chosen, "app-server", *(["--listen", listen] if listen else [])]
 
     def environment(self, outer: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The child's whole environment."""
+        """The child's complete environment."""
         outer = os.environ if outer is None else outer
         kept = {name: outer[name] for name in KEPT_VARIABLES if name in outer}
         return kept | {"CODEX_HOME": str(self.home), "HOME": str(self.home)}

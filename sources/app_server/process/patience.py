@@ -1,4 +1,4 @@
-"""How long to wait for an app-server, and how soon to start it again."""
+"""Timeouts and restart pauses of an app-server, and when it is recycled."""
 
 from __future__ import annotations
 
@@ -13,48 +13,48 @@ from pipeline.options import backend_flag as flag
 
 @frozen(slots=False)
 class RecycleOptions:
-    """When a child of ours is replaced."""
+    """When an app-server process is replaced."""
 
     codex_recycle_turns: int = flag(
         "CODEX_RECYCLE_TURNS",
         2000,
-        "replace the app-server after so many turns; 0 means never",
+        "replace the app-server after this many turns; 0: never",
         bounds=(0, 1_000_000),
     )
     codex_recycle_mb: int = flag(
         "CODEX_RECYCLE_MB",
         1500,
-        "replace the app-server when it has grown to so many megabytes; 0 means never",
+        "replace the app-server when it uses this many megabytes; 0: never",
         bounds=(0, 1_000_000),
     )
 
 
 @frozen
 class Patience:
-    """How long to wait for a start, how soon to try again, and when a child is worn out."""
+    """Start timeout, restart pauses, and limits for recycling."""
 
     handshake: float = 30.0
     first_pause: float = 0.25
     longest_pause: float = 15.0
     window: float = 60.0
-    """Only ends within this window make the next pause longer: a bad minute is not for life."""
+    """Only exits within this window make the next pause longer."""
     most_turns: int = 0
-    """After so many turns a child of ours is replaced; 0 means never."""
+    """The process is replaced after this many turns; 0: never."""
     most_memory: int = 0
-    """Over so many bytes a child of ours is replaced; 0 means never."""
+    """The process is replaced over this many resident bytes; 0: never."""
     drain: float = 900.0
-    """How long a replaced child may take to end its last turns."""
+    """Seconds for a replaced process to finish its last turns."""
 
 
 class Pauses:
-    """How soon to start again what ended, the longer the more often it did so of late."""
+    """Pauses before restarts: the more recent exits, the longer."""
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
         self._ends: deque[float] = deque()
 
     def next(self) -> float:
-        """Exponential in the number of recent ends, with jitter so that many do not march."""
+        """Exponential in the number of recent exits, with jitter."""
         now = trio.current_time()
         self._ends.append(now)
         while self._ends[0] < now - self._patience.window:

@@ -1,4 +1,4 @@
-"""How a Codex of ours is started: confined, with a list of models and its MCP servers as chosen."""
+"""Starts a confined Codex, with a list of models and the chosen MCP servers."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from sources.app_server.transport.stdio import StdioTransport
 from sources.app_server.transport.transport import Connect, Transport
 
 LONGEST_SOCKET: Final = 107 if sys.platform == "linux" else 103
-"""How many bytes the path of a socket file may have."""
+"""The most bytes in the path of a socket file."""
 MOST_LIVES: Final = 999_999
 
 
 class Start(NamedTuple):
-    """All that starts a process."""
+    """The command and environment of a process."""
 
     command: list[str]
     environment: dict[str, str]
 
 
 class Starter:
-    """Starts confined children, each with the newest list of models, in one folder of ours."""
+    """Starts confined child processes, each with the newest list of models, in one folder."""
 
     def __init__(self, options: BackendOptions, folder: Path, workspace: Path) -> None:
         self._options = options
@@ -52,21 +52,21 @@ class Starter:
         )
 
     async def on_stdio(self, nursery: trio.Nursery) -> Transport:
-        """A child that only we talk to."""
+        """A child process on stdio, used by this process alone."""
         start = await self._prepare()
         return await StdioTransport.start(
             nursery, start.command, env=start.environment, cwd=str(self._workspace)
         )
 
     def on_sockets(self, name: str) -> Connect:
-        """Starts children that listen in our folder, each on a socket file of its own.
+        """Starts child processes that listen in the folder, each on its own socket file.
 
-        UsageError says that the folder's name is too long for that.
+        UsageError if the folder's path is too long for that.
         """
         spare = LONGEST_SOCKET - len(os.fsencode(self._folder / f"{name}-{MOST_LIVES}.sock"))
         if spare < 0:
             raise UsageError(
-                f"a socket file in {self._folder} has too long a name for this system, by "
+                f"the path of a socket file in {self._folder} is too long for this system, by "
                 f"{-spare} bytes; set TMPDIR to a shorter folder, such as /tmp"
             )
         numbers = count(1)

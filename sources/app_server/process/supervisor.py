@@ -1,9 +1,10 @@
-"""Keeps one app-server running: starts it, watches it, replaces it when it ends or has grown."""
+"""Keeps one app-server running: starts it, restarts it, and replaces it when it has grown."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from importlib.metadata import version
 from typing import Final
 
 import structlog
@@ -20,6 +21,7 @@ from sources.app_server.transport.transport import Connect, Transport, Transport
 from sources.app_server.turn.place import Place
 from sources.problems import Problems
 
+PRODUCT: Final = "codex-sluice"
 NOISE: Final = (
     "account/rateLimits/updated",
     "configWarning",
@@ -29,15 +31,15 @@ NOISE: Final = (
     "thread/status/changed",
     "warning",
 )
-"""Notifications that say nothing to a client, silenced at the source."""
-LOOK_EVERY: Final = 8
-"""After so many turns the memory of a child is looked at again."""
+"""Notifications that no client needs; the app-server is asked not to send them."""
+TURNS_BETWEEN_CHECKS: Final = 8
+"""The memory of the process is checked every so many turns."""
 
 _log: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger(__name__)
 
 
 class _Life:
-    """One connection of an app-server, from its start to its end."""
+    """One process or connection of an app-server, from its start to its end."""
 
     def __init__(self, server: AppServer) -> None:
         self._server = server
@@ -48,7 +50,7 @@ class _Life:
         self.worn = False
         self.over_or_worn = trio.Event()
         self.superseded = trio.Event()
-        """Another life leads: no new turn comes here."""
+        """Another one takes new turns now."""
 
     @property
     def memory(self) -> int | None:
@@ -59,21 +61,21 @@ class _Life:
         return self._transport
 
     def turn_begins(self) -> None:
-        """Count a turn; a child that has served or grown enough is replaced, in peace."""
+        """Count a turn; after enough turns or growth, start a replacement."""
         self._turns += 1
         patience = self._server.patience
         served = patience.most_turns and self._turns >= patience.most_turns
-        looks = patience.most_memory and self._turns % LOOK_EVERY == 1
-        if self.worn or not (served or looks):
+        checks = patience.most_memory and self._turns % TURNS_BETWEEN_CHECKS == 1
+        if self.worn or not (served or checks):
             return
         memory = self.memory
         if memory is None:
-            return  # not a child of ours
+            return  # not a child process of this server
         grown = patience.most_memory and memory >= patience.most_memory
         if served or grown:
             self._server.counters["replaced"] += 1
             _log.info(
-                "app-server is worn out and will be replaced",
+                "app-server will be recycled",
                 server=self._server.name,
                 turns=self._turns,
                 megabytes=memory // 1_000_000,
@@ -81,7 +83,7 @@ class _Life:
             self.wear_out()
 
     def wear_out(self) -> None:
-        """Let another life begin, which takes the lead once it can."""
+        """Start a replacement, which takes over once it is ready."""
         self.worn = True
         self.over_or_worn.set()
 
@@ -96,14 +98,14 @@ class _Life:
     async def _live(self, nursery: trio.Nursery) -> None:
         server, limit = self._server, self._server.patience.handshake
         last_words = ""
-        _log.info("app-server starts", server=server.name)
+        _log.info("starting app-server", server=server.name)
         try:
             with trio.fail_after(limit):
                 self._transport = await server.connect(nursery)
             client = self._client = AppServerClient(self._transport, server.problems)
             client.on_request = self._declined
             nursery.start_soon(client.run)
-            await client.handshake("codex-sluice", "0.1.0", server.quiet, limit)
+            await client.handshake(PRODUCT, version(PRODUCT), server.quiet, limit)
             self._place = Place(
                 client,
                 await probe(client),
@@ -126,7 +128,7 @@ class _Life:
         except OSError as error:
             server.problem = f"{server.name} cannot be started: {error.strerror}"
         except trio.TooSlowError:
-            server.problem = f"{server.name} did not come up within {limit:g} s"
+            server.problem = f"{server.name} was not ready within {limit:g} s"
         finally:
             server.last_words = self._client.last_words if self._client is not None else last_words
             server.shut(self)
@@ -134,19 +136,16 @@ class _Life:
                 await self._transport.aclose()
 
     async def _until_over(self, client: AppServerClient) -> None:
-        """Until the connection ends, or, once another life leads, the last turn has."""
+        """Until the connection ends or, after a replacement took over, the last turn ends."""
         await _first_of(client.until_gone, self.superseded.wait)
         with trio.move_on_after(self._server.patience.drain):
             await _first_of(client.until_gone, client.until_idle)
 
     def _declined(self, request: ServerRequest) -> None:
-        """Tell the operator what Codex wanted to do: the kind of question, and never its content.
-
-        A tool call that comes late, after its turn was left, is nobody's wish.
-        """
+        """Log the kind of a declined request, never its content; late tool calls are expected."""
         late = request.method == "item/tool/call"
         (_log.debug if late else _log.warning)(
-            "declined what the backend asked for",
+            "declined a request of the backend",
             server=self._server.name,
             method=f"{request.method:.60}",
             thread=f"{thread_of(request):.60}",
@@ -167,9 +166,9 @@ async def _first_of(*waits: Callable[[], Awaitable[object]]) -> None:
 
 @define
 class AppServer:
-    """One app-server, always the same address or command, with as many lives as it takes.
+    """One app-server: one address or command, restarted as often as necessary.
 
-    A life that is worn out is replaced before it is left: no request finds nobody.
+    A replacement is ready before the old process stops taking turns.
     """
 
     name: str
@@ -179,18 +178,18 @@ class AppServer:
     sees_files: bool = False
     hides_mcp: bool = False
     quiet: tuple[str, ...] = NOISE
-    """Notifications that nobody here wants to hear."""
+    """Notifications that the app-server is asked not to send."""
     on_turn: Callable[[], None] = lambda: None
-    """Told of every turn, where somebody else decides when the app-server is worn out."""
+    """Called for every turn, if another process decides about recycling."""
     counters: Counter[str] = Factory(Counter[str])
     problems: Problems = Factory(lambda self: Problems(self.counters, self.name), takes_self=True)
-    """Told of what it wrote and nobody could use; counted with the rest."""
+    """Reports unusable messages; they are counted with the rest."""
     problem: str = "it has not been started yet"
-    """Why it is not ready, or was not the last time, as clients may be told."""
+    """Why it is not ready, or was not the last time; safe to show to clients."""
     last_words: str = ""
-    """What it said on standard error before it ended."""
+    """The last lines of its stderr before it exited."""
     learned: dict[str, Learned] = Factory(dict[str, Learned])
-    """What was learned of each Codex that ran here, by how it introduced itself."""
+    """What was observed of each Codex version, by user agent."""
     _leader: tuple[_Life, Place] | None = None
     _life: _Life | None = None
     _changed: trio.Event = Factory(trio.Event)
@@ -201,12 +200,12 @@ class AppServer:
 
     @property
     def why_not(self) -> str:
-        """The problem in full, for operators."""
+        """The problem with its last stderr lines, for operators."""
         return self.problem + (f"; its last words: {self.last_words}" if self.last_words else "")
 
     @property
     def memory(self) -> int | None:
-        """The resident bytes of the child that takes new turns, if it is a child of ours."""
+        """The resident bytes of the process that takes new turns, if this server started it."""
         return self._leader[0].memory if self._leader is not None else None
 
     @property
@@ -214,7 +213,7 @@ class AppServer:
         return self._leader[1].client.load if self._leader is not None else 0
 
     async def run(self) -> None:
-        """Live, die and live again until cancelled."""
+        """Run and restart until cancelled."""
         try:
             await self._run()
         finally:
@@ -231,7 +230,7 @@ class AppServer:
                     self.counters["restarts"] += 1
                     pause = pauses.next()
                     _log.warning(
-                        "app-server left and will be started again",
+                        "app-server exited and will be restarted",
                         server=self.name,
                         reason=self.why_not,
                         pause=round(pause, 2),
@@ -243,13 +242,13 @@ class AppServer:
             await self.until_changed()
 
     async def until_changed(self) -> None:
-        """Until another life leads, or one has ended."""
+        """Until the leading process changes or one exits."""
         if self._changed.is_set():
             self._changed = trio.Event()
         await self._changed.wait()
 
     async def place(self, patience: float = 30.0) -> Place:
-        """A place for a turn, waited for while the app-server starts."""
+        """A place for a turn, waiting while the app-server starts."""
         if not self.ready:
             with trio.move_on_after(patience):
                 await self.until_ready()
@@ -269,28 +268,28 @@ class AppServer:
         return place
 
     def turn_begins(self) -> None:
-        """Count a turn on the life that leads."""
+        """Count a turn on the leading process."""
         self.on_turn()
         if self._leader is not None:
             self._leader[0].turn_begins()
 
     @property
     def leading(self) -> tuple[AppServerClient, Transport] | None:
-        """The connection that takes new turns, and how it travels."""
+        """The connection that takes new turns, and its transport."""
         if self._leader is None or self._leader[0].transport is None:
             return None
         return self._leader[1].client, self._leader[0].transport
 
     def renew(self) -> None:
-        """Connect anew, because the same `connect` now leads elsewhere; turns that run may end."""
+        """Connect again, because `connect` leads to another process; running turns may finish."""
         if self._life is not None and not self._life.over_or_worn.is_set():
             self._life.wear_out()
 
-    # -- told by its lives -----------------------------------------------------------------------
+    # -- called by its processes -----------------------------------------------------------------
 
     def opened(self, life: _Life, place: Place) -> None:
         if self._leader is not None:
-            if life.worn:  # another has overtaken it
+            if life.worn:  # another one was ready first
                 life.superseded.set()
                 return
             self._leader[0].superseded.set()

@@ -1,4 +1,4 @@
-"""What an app-server can do, found out by asking it and not by its version."""
+"""Which features an app-server supports, probed instead of derived from its version."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_METHOD: Final = "capabilities/probe"
 
 @frozen
 class Capabilities:
-    """What the backend understands; what it lacks is done another way."""
+    """The supported features; missing ones have a fallback."""
 
     dynamic_tools: bool = False
     inject_items: bool = False
@@ -29,26 +29,26 @@ class Capabilities:
 
 @define
 class Learned:
-    """What a backend was seen to tell: there is no way to ask it."""
+    """What a backend was observed to report; it cannot be probed."""
 
     response_ends: ResponseEnds = "unknown"
 
     def note(self, response_ends: ResponseEnds) -> None:
-        """Take over what a turn has shown; one that told an end once is known to tell it."""
+        """Note what a turn has shown; a backend that reported an end once is known to report it."""
         if response_ends != "unknown" and self.response_ends != "told":
             self.response_ends = response_ends
 
 
 async def probe(client: AppServerClient) -> Capabilities:
-    """Ask for what does not exist: the refusal lists what does.
+    """Call a method that does not exist: the error lists those that do.
 
-    A field is known if a wrong type in it is refused. An old backend ignores the field and starts
-    a thread instead, which is put away again.
+    A field is known if a wrong type in it is rejected. An old backend ignores the field and starts
+    a thread instead, which is deleted again.
     """
     methods = await _known_methods(client)
     if methods and "turn/start" not in methods:
         raise BackendGoneError(
-            f"this Codex ({client.user_agent or 'it does not say which'}) is too old: it has no "
+            f"this Codex ({client.user_agent or 'of unknown version'}) is too old: it has no "
             "turn/start; install 0.89 or newer"
         )
     return Capabilities(

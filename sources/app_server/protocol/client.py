@@ -89,14 +89,14 @@ class Pending:
 class AppServerClient:
     """Correlates answers, deals messages out to the turns' mailboxes, declines what it is asked.
 
-    What belongs to nobody is dropped and counted. The reader never waits for a turn.
+    A message for no open thread is dropped and counted. The reader never waits for a turn.
     """
 
     def __init__(self, transport: Transport, problems: Problems | None = None) -> None:
         """`problems` and their counters, where given, outlive the connection."""
         self._transport = transport
         self.problems = Problems() if problems is None else problems
-        """Told of what the backend wrote and nobody could use."""
+        """Receives what the backend wrote and could not be used."""
         self._rpc = RpcCore(self.problems.counters, self.problems.report)
         self._pending: dict[int, Pending] = {}
         self._mailboxes: dict[str, Mailbox] = {}
@@ -115,7 +115,7 @@ class AppServerClient:
         self.last_words = ""
         """What the backend said before it was gone; for its operator, not for clients."""
         self.on_request: Callable[[ServerRequest], None] = lambda _: None
-        """Told of every question of the backend that was declined."""
+        """Called with every question of the backend that was declined."""
 
     @property
     def counters(self) -> Counter[str]:
@@ -134,7 +134,7 @@ class AppServerClient:
     # -- running ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Read until the connection ends; then everybody who waits is told."""
+        """Read until the connection ends; then everything that waits fails."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write)
@@ -209,7 +209,7 @@ class AppServerClient:
         if mailbox is not None:
             deliveries.setdefault(mailbox, []).append(incoming)
         else:
-            self.counters["belongs to nobody"] += 1
+            self.counters["for no open thread"] += 1
             if not is_known(incoming.method):
                 self.problems.report("unknown_event", incoming.method)
         if isinstance(incoming, ServerRequest):
@@ -274,8 +274,8 @@ class AppServerClient:
     ) -> Json:
         """Ask, and wait for the answer. An overloaded backend is asked again, a little later.
 
-        `begun` is told of every attempt: whoever is cancelled can still wait for its answer, and
-        has it forgotten in the end. With `expects_refusal` an error is not worth a log line.
+        `begun` is called with every attempt: a caller that is cancelled can still wait for its
+        answer, and has it forgotten in the end. With `expects_refusal` no error is logged.
         """
         for pause in (0.05, 0.2, 0.8, None):
             pending = self.begin(method, params, expects_refusal=expects_refusal)
@@ -303,11 +303,11 @@ class AppServerClient:
         return pending
 
     def forget(self, pending: Pending) -> None:
-        """Nobody waits any more: a backend that never answers must not fill the memory."""
+        """Stop waiting: a backend that never answers must not fill the memory."""
         for number in [n for n, asked in self._pending.items() if asked is pending]:
             del self._pending[number]
 
-    async def answer(self, request: ServerRequest, result: Json) -> None:
+    def answer(self, request: ServerRequest, result: Json) -> None:
         """Answer a tool call that the backend waits for."""
         self._post(self._rpc.result(request, result))
 
@@ -325,11 +325,11 @@ class AppServerClient:
 
     # -- listening -------------------------------------------------------------------------------
 
-    def open_mailbox(self, thread: str) -> Mailbox:
-        mailbox = self._mailboxes[thread] = self._named[thread.encode()] = Mailbox()
+    def open_mailbox(self, thread: str, mailbox: Mailbox) -> None:
+        """Deliver the messages of a thread from now on."""
+        self._mailboxes[thread] = self._named[thread.encode()] = mailbox
         if self._gone is not None:
             mailbox.close(self._gone)
-        return mailbox
 
     def close_mailbox(self, thread: str) -> None:
         self._mailboxes.pop(thread, None)

@@ -1,4 +1,4 @@
-"""Checks pictures before Codex does: one it cannot read it replaces by a note, silently."""
+"""Checks images before Codex does, which silently replaces unreadable ones with a note."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pipeline.loose_json import Json, as_json, as_list, text_of
 
 
 def check_images(items: Iterable[Json]) -> None:
-    """Raise ProxyError for the first picture that is none, in messages and in tool outputs."""
+    """Raise ProxyError for the first invalid image in messages and tool outputs."""
     for number, item in enumerate(items):
         parts = (*as_list(item.get("content")), *as_list(item.get("output")))
         for part in map(as_json, parts):

@@ -1,4 +1,4 @@
-"""Tool names that Codex keeps for itself, under aliases that nobody outside sees."""
+"""Aliases for tool names that Codex reserves or refuses; clients never see the aliases."""
 
 from __future__ import annotations
 
@@ -6,33 +6,14 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-RESERVED: Final = frozenset(
-    {
-        "apply_patch",
-        "create_goal",
-        "exec_command",
-        "get_goal",
-        "list_mcp_resource_templates",
-        "list_mcp_resources",
-        "local_shell",
-        "read_mcp_resource",
-        "request_user_input",
-        "shell",
-        "shell_command",
-        "update_goal",
-        "update_plan",
-        "view_image",
-        "web_search",
-        "write_stdin",
-    }
-)
-"""Dynamic tools of these names are silently dropped by Codex: the model never sees them."""
+from pipeline.formats.codex_tools import RESERVED
+
 _REFUSED: Final = re.compile(r"mcp__|.*[^a-zA-Z0-9_-]", re.DOTALL)
-"""Names that Codex refuses outright: those of its own MCP tools, and ones with other characters."""
+"""Names that Codex refuses: those of its own MCP tools, and any with other characters."""
 
 
 class Aliases:
-    """A reversible renaming of one request's tools: no two names meet, none is Codex's own."""
+    """A reversible renaming of one request's tools: no duplicates, none reserved by Codex."""
 
     def __init__(self, names: Iterable[str]) -> None:
         names = list(names)

@@ -1,4 +1,4 @@
-"""What a backend is told in words because it has no other way to be told."""
+"""Prompt text for what a backend has no parameter for."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from pipeline.formats.content import content_text
 from pipeline.loose_json import Json, as_json, as_list, is_list, text_of
 from pipeline.turn import OutputSchema, Tool
 
@@ -24,7 +25,7 @@ FORM_RULE: Final = (
 
 
 def tool_prompt(tools: Sequence[Tool]) -> str:
-    """The rules and schemas of the tools, for a backend that takes no tool definitions.
+    """The rules and schemas of the tools, for a backend without tool definitions.
 
     The same tools always give the same text, so that the upstream's prompt cache works.
     """
@@ -46,9 +47,9 @@ def choice_prompt(tool: str | None) -> str:
 
 
 def form_prompt(form: OutputSchema, *, enforced: bool) -> str:
-    """What the backend has no parameter for: a description, and a schema that is not enforced.
+    """The description of the answer's format, and the schema if it is not enforced.
 
-    The schema is written as it came. Models fill in properties in its order, and the same request
+    The schema is written unchanged. Models fill in properties in its order, and the same request
     gives the same text, so that the upstream's prompt cache works.
     """
     about = [f"What your final answer is: {form.description}"] if form.description else []
@@ -57,10 +58,10 @@ def form_prompt(form: OutputSchema, *, enforced: bool) -> str:
 
 
 def flattened(items: Sequence[Json]) -> str:
-    """A conversation as text, for a backend that takes no history.
+    """A conversation as text, for a backend without history.
 
-    Values are written as JSON strings, so no text can pass for another item: the form can be read
-    back without doubt. Reasoning is left out: sealed, it says nothing.
+    Values are written as JSON strings, so no text can imitate another item: the text can be parsed
+    back unambiguously. Reasoning is left out, because it is sealed.
     """
     *earlier, last = [item for item in items if item.get("type") != "reasoning"] or [{}]
     if not earlier and last.get("role") == "user":
@@ -74,17 +75,11 @@ def flattened(items: Sequence[Json]) -> str:
 
 def item_text(item: Json) -> str:
     """The text of a message item."""
-    return _text(item.get("content"))
-
-
-def _text(content: object) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(text_of(as_json(part).get("text")) for part in as_list(content))
+    return content_text(item.get("content"))
 
 
 def item_images(item: Json) -> list[str]:
-    """The addresses of the images in a message or a tool's output."""
+    """The URLs of the images in a message or a tool output."""
     parts = map(as_json, (*as_list(item.get("content")), *as_list(item.get("output"))))
     return [text_of(part.get("image_url")) for part in parts if part.get("type") == "input_image"]
 
@@ -97,7 +92,7 @@ def _line(item: Json) -> str:
             return f"[function_call id={call_id} name={name} arguments={arguments}]"
         case "function_call_output":
             output = item.get("output")
-            output = _quoted(_text(output) if is_list(output) else output)
+            output = _quoted(content_text(output) if is_list(output) else output)
             return f"[function_call_output call_id={_quoted(item.get('call_id'))} output={output}]"
         case "message":
             return f"[message role={_quoted(item.get('role'))} text={_quoted(item_text(item))}]"

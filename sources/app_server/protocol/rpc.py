@@ -34,7 +34,7 @@ class RpcError(Exception):
 
 
 class Answer(NamedTuple):
-    """The backend answers a request of ours."""
+    """The answer to a request of this client."""
 
     id: int
     result: Any = None
@@ -42,7 +42,7 @@ class Answer(NamedTuple):
 
 
 class Notification(NamedTuple):
-    """The backend tells something; `size` is what it took on the wire."""
+    """A notification of the backend; `size` is its size in bytes."""
 
     method: str
     params: Json
@@ -51,7 +51,7 @@ class Notification(NamedTuple):
 
 
 class ServerRequest(NamedTuple):
-    """The backend asks something, under an id of its own, and waits for the answer."""
+    """A request of the backend, with its own id, which needs an answer."""
 
     id: int | str
     method: str
@@ -65,20 +65,20 @@ Incoming: TypeAlias = Answer | Notification | ServerRequest
 
 @define
 class RpcCore:
-    """Numbers our requests and tells apart what comes in. Broken lines are reported and skipped."""
+    """Numbers requests and classifies incoming messages. Invalid lines are reported and skipped."""
 
     counters: Counter[str] = Factory(Counter[str])
     report: Report = unreported
     _last_id: int = 0
 
     def count(self, what: str) -> None:
-        """Count something; a backend that invents things does not fill the books."""
+        """Count something; the number of counters is bounded, because the backend names them."""
         if what not in self.counters and len(self.counters) >= MOST_COUNTERS:
             what = "other"
         self.counters[what] += 1
 
     def request(self, method: str, params: Json) -> tuple[int, bytes]:
-        """A request and its id. No `jsonrpc` member: the app-server has none."""
+        """A request and its id. No `jsonrpc` member: the app-server uses none."""
         self._last_id += 1
         self.counters[f"sent {method}"] += 1
         return self._last_id, _encode({"id": self._last_id, "method": method, "params": params})
@@ -94,11 +94,11 @@ class RpcCore:
         return _encode({"id": request.id, "error": error})
 
     def incoming(self, lines: Iterable[bytes]) -> list[Incoming]:
-        """What the lines say, in order."""
+        """The messages of the lines, in order."""
         return [read for line in lines if (read := self.read(line)) is not None]
 
     def read(self, line: bytes) -> Incoming | None:
-        """What one line says; None, and reported, if it says nothing."""
+        """The message of a line; an invalid line is reported and gives None."""
         try:
             message = parse_line(line)
         except ValueError:
@@ -126,7 +126,7 @@ def _classify(message: Json, size: int) -> Incoming | None:
 
 
 def thread_of(message: Notification | ServerRequest) -> str:
-    """The thread a message belongs to, in either dialect; empty if to none."""
+    """The thread of a message, in either dialect; empty if it has none."""
     params = message.params
     thread = text_of(params.get("threadId")) or text_of(params.get("conversationId"))
     return thread or text_of(as_json(params.get("thread")).get("id"))

@@ -6,7 +6,7 @@ from typing import Final
 
 import attrs
 
-from pipeline.errors import Failure, ProxyError
+from pipeline.errors import rejection
 from pipeline.loose_json import is_json, is_list
 from pipeline.turn import OutputSchema, Tool, Turn
 
@@ -30,27 +30,18 @@ def check_sendable(turn: Turn) -> None:
     while todo:
         value, depth = todo.pop()
         if depth > DEEPEST:
-            raise _refusal(f"is nested more than {DEEPEST} levels deep; send something flatter")
+            raise rejection(
+                f"the request is nested more than {DEEPEST} levels deep; send something flatter"
+            )
         if isinstance(value, str):
             try:
                 value.encode()
             except UnicodeEncodeError:
-                raise _refusal(
-                    "holds half of a surrogate pair (such as \\ud800), which is no text; send "
-                    "valid Unicode"
+                raise rejection(
+                    "the request holds half of a surrogate pair (such as \\ud800), which is no "
+                    "text; send valid Unicode"
                 ) from None
         elif is_json(value):
             todo += [(inner, depth + 1) for pair in value.items() for inner in pair]
         elif is_list(value):
             todo += [(inner, depth + 1) for inner in value]
-
-
-def _refusal(problem: str) -> ProxyError:
-    return ProxyError(
-        Failure(
-            f"the request {problem}",
-            status=400,
-            type="invalid_request_error",
-            code="invalid_request_error",
-        )
-    )

@@ -1,4 +1,4 @@
-"""One Turn as the app-server's requests: thread, history, tools and the turn itself."""
+"""The app-server requests for one Turn: thread, history, tools and the turn itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sources.app_server.protocol.prompts import (
 
 
 class ThreadPlan:
-    """What to ask of a backend for one Turn, given what that backend can do."""
+    """Builds the requests for one Turn, for the features that the backend supports."""
 
     def __init__(
         self, turn: Turn, can: Capabilities, workspace: str, *, sees_files: bool = False
@@ -30,7 +30,7 @@ class ThreadPlan:
         self._workspace = workspace
         self._sees_files = sees_files
         form = turn.output_schema
-        # Codex calls every schema strict, and the model refuses one that cannot be.
+        # Codex marks every schema as strict, and the model rejects one that is not in the subset.
         self._enforced = form is not None and first_violation(form.schema) is None
         self.aliases = Aliases(tool.name for tool in turn.tools if can.dynamic_tools)
         self.history_calls = frozenset(
@@ -40,7 +40,7 @@ class ThreadPlan:
         )
 
     def thread_start(self, hidden_servers: Collection[str] = ()) -> Json:
-        """The thread, without the MCP servers of these names, which the backend must have."""
+        """The thread, with these MCP servers disabled; the backend must know each of them."""
         turn = self._turn
         params: dict[str, Any] = {
             "model": turn.model,
@@ -50,7 +50,7 @@ class ThreadPlan:
             "experimentalRawEvents": True,
         }
         if not self._sees_files:
-            params["environments"] = []  # nowhere for any tool to look
+            params["environments"] = []  # no files for any tool
         if turn.base_instructions is not None:
             params["baseInstructions"] = turn.base_instructions
         if instructions := self._instructions():
@@ -70,7 +70,7 @@ class ThreadPlan:
         return params
 
     def _config(self, hidden_servers: Collection[str]) -> Json:
-        """What this thread has otherwise than the backend's configuration says."""
+        """The thread's overrides of the backend's configuration."""
         config: dict[str, Any] = {}
         if self._turn.verbosity is not None:
             config["model_verbosity"] = self._turn.verbosity
@@ -79,7 +79,7 @@ class ThreadPlan:
         return config
 
     def injected(self) -> list[Json]:
-        """The conversation as items, where the backend takes them."""
+        """The conversation as items, if the backend supports them."""
         if not self._can.inject_items:
             return []
         return [self._renamed(_in_parts(item)) for item in self._turn.items]
@@ -108,7 +108,7 @@ class ThreadPlan:
         return "\n\n".join(part for part in parts if part)
 
     def _chosen(self) -> str | None:
-        """The one tool that must be called, as the backend knows it."""
+        """The backend's name of the tool that must be called."""
         choice = self._turn.tool_choice
         return self.aliases.to_backend(choice.name) if isinstance(choice, NamedTool) else None
 
@@ -128,24 +128,24 @@ class ThreadPlan:
 
 
 def _in_parts(item: Json) -> Json:
-    """An item as the backend insists on it: words in parts, and pictures of a detail it knows."""
+    """An item as the backend requires it: text in parts, images with a supported detail."""
     for content in ("content", "output"):
         if any(as_json(part).get("detail") == "low" for part in as_list(item.get(content))):
             item = {**item, content: [_in_detail(as_json(part)) for part in item[content]]}
-    words = item.get("content")
-    if item.get("type", "message") != "message" or not isinstance(words, str):
+    text = item.get("content")
+    if item.get("type", "message") != "message" or not isinstance(text, str):
         return item
     kind = "output_text" if item.get("role") == "assistant" else "input_text"
-    return {**item, "type": "message", "content": [{"type": kind, "text": words}]}
+    return {**item, "type": "message", "content": [{"type": kind, "text": text}]}
 
 
 def _in_detail(part: Json) -> Json:
-    """Codex has no detail called `low`: in the picture's place it puts a note that says so."""
+    """Codex does not support the detail `low`: it replaces such an image with a note."""
     return {**part, "detail": "auto"} if part.get("detail") == "low" else part
 
 
 def to_client(message: Json, aliases: Aliases) -> Json:
-    """A message with the client's own names in it, where the backend used aliases."""
+    """A message with aliases replaced by the client's own tool names."""
     params = as_json(message.get("params"))
     item = as_json(params.get("item"))
     name = text_of(item.get("name"))

@@ -1,1 +1,1 @@
-"""How messages travel to and from an app-server."""
+"""Transports: how messages get to and from an app-server."""

@@ -1,4 +1,4 @@
-"""A WebSocket that gives out everything one read has brought, at once."""
+"""A WebSocket connection that returns all messages of one read at once."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ READ_SIZE: Final = 65_536
 
 
 class BurstingConnection(WebSocketConnection):
-    """trio-websocket's connection, less its queue of single messages.
+    """trio-websocket's connection without its queue of single messages.
 
-    That queue takes a checkpoint and a change of tasks for each message, which costs more than all
-    the rest of its way. Here the reader never waits for whoever takes messages: it leaves what it
-    has read, and reads on.
+    That queue costs a checkpoint and a task switch for each message, more than everything else.
+    Here the reader does not wait for the consumer: it appends to a list and reads on.
+
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class BurstingConnection(WebSocketConnection):
         self._over = False
 
     async def open(self, nursery: trio.Nursery) -> None:
-        """Shake hands, and keep reading. Raises HandshakeError when the other side does not."""
+        """Do the handshake and keep reading. Raises HandshakeError if the handshake fails."""
         nursery.start_soon(self._reader_task)
         await self._open_handshake.wait()
 

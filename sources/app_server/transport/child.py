@@ -1,4 +1,4 @@
-"""A Codex as a child process: its last words, its memory, and an end that leaves nothing behind."""
+"""A Codex child process: its stderr, its memory, and stopping it with its whole process group."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ READ_SIZE: Final = 65_536
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 LAST_MOMENT: Final = 0.3
 GRACE: Final = 2.0
-"""How long a child may take to end once its input is closed, and again once it is told to."""
+"""Seconds for a child to exit after its input is closed, and again after SIGTERM."""
 
 
 class Child:
-    """Owns one child process. Its stderr is drained always, the last lines kept for messages."""
+    """Owns one child process. Its stderr is always drained; the last lines are kept."""
 
     def __init__(self, process: trio.Process) -> None:
         assert isinstance(process.stdin, trio.lowlevel.FdStream)  # noqa: S101
@@ -39,18 +39,18 @@ class Child:
         try:
             pages = Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1]
         except (OSError, IndexError):
-            return 0  # no such file on this system: the number of turns alone decides
+            return 0  # no such file on this system: only the number of turns counts
         return int(pages) * PAGE_SIZE
 
     async def aclose(self) -> None:
-        """End it: politely, then not; and leave nothing of it behind."""
+        """Stop it, gracefully and then by force, with all its processes."""
         with trio.CancelScope(shield=True):
             try:
                 await self._farewell()
                 if self.process.returncode is None:
                     self.process.terminate()
                     await self._wait_a_little()
-            finally:  # a second Ctrl-C, which no shield holds back, must not leave it behind
+            finally:  # a second Ctrl-C ignores the shield, and must not leave the child running
                 self._kill()
             await self.process.wait()
             await self._stdin.aclose()
@@ -58,28 +58,28 @@ class Child:
             await self._clear_away()
 
     async def _farewell(self) -> None:
-        """The polite way to tell it."""
+        """Ask it to exit."""
 
     async def _clear_away(self) -> None:
-        """Let go of what else it had."""
+        """Release its other resources."""
 
     async def _wait_a_little(self) -> None:
         with trio.move_on_after(GRACE):
             await self.process.wait()
 
     def _kill(self) -> None:
-        """End it by force if it still lives, with whatever it started: the group is its own."""
+        """Kill its process group, if it still runs, with everything that it started."""
         if self.process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     async def _gone(self) -> TransportClosedError:
-        """How it ended. A child's output ends a moment before it does and before its last words."""
+        """How it exited. Its output ends a moment before it exits and before stderr ends."""
         with trio.move_on_after(LAST_MOMENT):
             await self._silent.wait()
             await self.process.wait()
         code = self.process.poll()
-        how = "closed its output" if code is None else f"ended with status {code}"
+        how = "closed its output" if code is None else f"exited with status {code}"
         last_words = self.last_words[-1] if self.last_words else ""
         return TransportClosedError(f"codex app-server {how}", last_words)
 

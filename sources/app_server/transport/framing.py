@@ -1,4 +1,4 @@
-"""Bytes into lines, whatever pieces they arrive in."""
+"""Splits bytes into lines, whatever pieces they arrive in."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ LONGEST_LINE: Final = 64 * 1024 * 1024
 
 
 class LineFramer:
-    """One byte at a time gives the same lines as everything at once.
+    """Gives the same lines for the same bytes, however they are split.
 
     A line over the limit is skipped to its end and counted, so that memory stays bounded and the
-    lines behind it are read.
+    following lines are read.
     """
 
     def __init__(self, longest: int = LONGEST_LINE) -> None:
@@ -22,10 +22,10 @@ class LineFramer:
         self.overlong = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are complete by now, without their ends; blank ones are left out."""
+        """The lines that are complete now, without line ends; blank lines are left out."""
         *ended, rest = data.split(b"\n")
         lines: list[bytes] = []
-        if ended:  # the first one may have begun in earlier data; the others are all here
+        if ended:  # the first line may have begun in earlier data
             self._hold(ended[0])
             if not self._skipping:
                 lines.append(b"".join(self._parts).strip())
@@ -39,7 +39,7 @@ class LineFramer:
         return [line for line in lines if line]
 
     def close(self) -> bytes:
-        """What came after the last end of a line."""
+        """The data after the last line end."""
         return b"" if self._skipping else b"".join(self._parts)
 
     def _hold(self, piece: bytes) -> None:

@@ -1,4 +1,4 @@
-"""An app-server as a child process that listens on a socket file, for several processes at once."""
+"""An app-server child process that listens on a socket file, for several processes."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from sources.app_server.transport.child import GRACE, Child
 from sources.app_server.transport.transport import Transport, TransportClosedError
 from sources.app_server.transport.websocket import WebSocketTransport
 
-ENDS_WITH_US: Final = f"""
+EXIT_WITH_PARENT: Final = f"""
 exec 3<&0
 (trap '' TERM; read -r _ <&3; kill -s TERM -- "-$$"; sleep {GRACE:g}; kill -s KILL -- "-$$") \
 >/dev/null 2>&1 &
 exec "$@" </dev/null 3<&-
 """
-"""An app-server that listens does not leave at the end of its input, so somebody must see to it
-that it does not outlive us: a shell beside it, which ends its group once our end of a pipe closes.
-The app-server itself takes the first shell's place, and with it the number of its process."""
-OF_CODEX: Final = "codex-daemon-"
-"""How the folders begin in which Codex itself puts sockets."""
-LOOKS: Final = (0.01, 0.02, 0.05)
-"""It does not say when it listens: pauses between looking, of which the last is repeated."""
+"""A listening app-server does not exit at the end of its input. So a shell beside it ends their
+process group when this process closes its end of a pipe. The app-server itself replaces the first
+shell and so has its process id."""
+CODEX_FOLDER: Final = "codex-daemon-"
+"""The prefix of the folders in which Codex itself puts sockets."""
+RETRY_PAUSES: Final = (0.01, 0.02, 0.05)
+"""Codex does not report when it listens: seconds between attempts, the last one repeated."""
 
 
 class ListeningChild(Child):
-    """One child process and our own connection to it, over which its health is known."""
+    """One child process and a connection to it, which shows whether it is alive."""
 
     def __init__(self, process: trio.Process, address: str) -> None:
         super().__init__(process)
@@ -50,15 +50,15 @@ class ListeningChild(Child):
         env: Mapping[str, str],
         cwd: str,
     ) -> ListeningChild:
-        """Start it and connect; it must be told to listen there, in a folder that is only ours."""
+        """Start it and connect; the command must make it listen there, in a private folder."""
         process = await trio.lowlevel.open_process(
-            ["/bin/sh", "-c", ENDS_WITH_US, "sh", *command],
+            ["/bin/sh", "-c", EXIT_WITH_PARENT, "sh", *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             env=dict(env),
             cwd=cwd,
-            start_new_session=True,  # a Ctrl-C in the terminal is ours to handle, not the child's
+            start_new_session=True,  # this process handles a Ctrl-C in the terminal
         )
         child = cls(process, f"unix://{socket}")
         nursery.start_soon(child._drain_stderr)
@@ -70,7 +70,7 @@ class ListeningChild(Child):
         return child
 
     async def _connect(self, nursery: trio.Nursery) -> Transport:
-        for pause in chain(LOOKS, repeat(LOOKS[-1])):  # whoever starts it has a bound for it
+        for pause in chain(RETRY_PAUSES, repeat(RETRY_PAUSES[-1])):  # the caller has a timeout
             if self.process.poll() is not None:
                 raise await self._gone()
             try:
@@ -101,23 +101,23 @@ class ListeningChild(Child):
             await self._connection.aclose()
 
     async def _clear_away(self) -> None:
-        """Remove its socket, which one that was killed has left."""
+        """Remove its socket, which a killed process leaves behind."""
         for left in _files_of(Path(self.address.removeprefix("unix://"))):
             with suppress(OSError):
                 await trio.Path(left).unlink()
 
     def _kill(self) -> None:
-        """End whatever is left of its group: the shell beside it always is."""
+        """Kill the rest of its group; the shell beside it is always left."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
 def _files_of(socket: Path) -> list[Path]:
-    """Since 0.163, Codex has a short path for its socket, with a lock, and makes ours a link."""
+    """Since 0.163, Codex puts its socket and a lock at a short path, and links the given path."""
     try:
         target = socket.readlink()
     except OSError:
         return [socket]
-    if not target.parent.name.startswith(OF_CODEX):
+    if not target.parent.name.startswith(CODEX_FOLDER):
         return [socket]
     return [socket, target, target.with_name(f"{target.name}.lock")]

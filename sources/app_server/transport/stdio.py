@@ -1,4 +1,4 @@
-"""An app-server as a child process, spoken to over its standard input and output."""
+"""An app-server child process, connected by its standard input and output."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from sources.app_server.transport.framing import LineFramer
 
 MOST_READS: Final = 4
 PIPE_SIZE: Final = 1024 * 1024
-"""What an app-server may be ahead of us: the more, the more is read at once under load."""
+"""The larger the pipe, the more one read gets under load."""
 ATOMIC: Final = select.PIPE_BUF
-"""What a pipe takes whole or not at all."""
+"""The largest atomic write to a pipe."""
 
 
 def widen(pipe: trio.lowlevel.FdStream) -> None:
-    """Let a pipe hold more, where that can be had: it is only faster."""
+    """Enlarge a pipe's buffer where the system allows it: it is only faster."""
     if sys.platform == "linux":
         with suppress(OSError):
             fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, PIPE_SIZE)
 
 
 class StdioTransport(Child):
-    """One child process, which leaves at the end of its input."""
+    """One child process, which exits at the end of its input."""
 
     def __init__(self, process: trio.Process) -> None:
         super().__init__(process)
@@ -57,7 +57,7 @@ class StdioTransport(Child):
             stderr=subprocess.PIPE,
             env=dict(env),
             cwd=cwd,
-            start_new_session=True,  # a Ctrl-C in the terminal is ours to handle, not the child's
+            start_new_session=True,  # this process handles a Ctrl-C in the terminal
         )
         transport = cls(process)
         nursery.start_soon(transport._drain_stderr)
@@ -69,11 +69,11 @@ class StdioTransport(Child):
         try:
             os.write(self._stdin.fileno(), message + b"\n")
         except OSError:
-            return False  # whoever waits is told why
+            return False  # `send` raises the reason
         return True
 
     async def send(self, message: bytes) -> None:
-        async with self._sending:  # two turns may speak at once; a line is one write
+        async with self._sending:  # turns send concurrently; lines must not mix
             try:
                 await self._stdin.send_all(message + b"\n")
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
@@ -89,16 +89,16 @@ class StdioTransport(Child):
                 raise await self._gone()
             skipped = self._framer.overlong
             lines = self._framer.feed(data)
-            # A line that is too long to hold is passed on empty, so that it is reported.
+            # A line that is too long is passed on empty, so that it is reported.
             lines += [b""] * (self._framer.overlong - skipped)
             if lines:
                 return lines
 
     async def _read(self) -> bytes:
-        """What there is, once there is something: bursts grow with the load.
+        """All available data, after waiting for some: bursts grow with the load.
 
-        Trio's own stream would look for it before it waits, which for a stream of single lines is a
-        failed read and one more wake-up each.
+        Trio's own stream tries to read before it waits. For single lines that is a failed read and
+        one more wake-up each.
         """
         while True:
             if self._stdout.fileno() < 0:
@@ -109,19 +109,19 @@ class StdioTransport(Child):
                 return data if len(data) < READ_SIZE else data + self._more()
 
     def _more(self) -> bytes:
-        """What else is there, if one read could not take it all."""
+        """Further data, if one read did not get all."""
         pieces: list[bytes] = []
         for _ in range(MOST_READS - 1):
             try:
                 pieces.append(os.read(self._stdout.fileno(), READ_SIZE))
             except OSError:
-                break  # nothing for now; or it is gone, which the next read will tell
+                break  # no more for now, or closed, which the next read reports
             if len(pieces[-1]) < READ_SIZE:
                 break
         return b"".join(pieces)
 
     async def _farewell(self) -> None:
-        await self._stdin.aclose()  # the app-server leaves at the end of its input
+        await self._stdin.aclose()  # the app-server exits at the end of its input
         await self._wait_a_little()
 
     async def _clear_away(self) -> None:

@@ -1,4 +1,4 @@
-"""How messages travel to and from an app-server: one interface for pipes and sockets."""
+"""The interface of transports, for pipes and sockets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import trio
 
 
 class TransportClosedError(Exception):
-    """The other side is gone. Its last words are for its operator: anything may be in them."""
+    """The other side is gone. Only operators may see its last stderr lines."""
 
     def __init__(self, reason: str, last_words: str = "") -> None:
         super().__init__(reason)
@@ -17,14 +17,14 @@ class TransportClosedError(Exception):
 
 
 class Transport(Protocol):
-    """Messages out one at a time, messages in as many as have arrived."""
+    """Sends messages one at a time; receives as many as have arrived."""
 
     def send_now(self, message: bytes) -> bool:
-        """Send one message if that takes no waiting; whether it was sent, all of it or nothing."""
+        """Send one message if that is possible without waiting; whether it was sent."""
         ...
 
     async def send(self, message: bytes) -> None:
-        """Send one message. Raises TransportClosedError when nobody is there."""
+        """Send one message. Raises TransportClosedError if the other side is gone."""
         ...
 
     async def receive(self) -> list[bytes]:
@@ -32,13 +32,13 @@ class Transport(Protocol):
         ...
 
     def memory(self) -> int | None:
-        """The resident bytes of the process behind it, if it is a child of ours."""
+        """The resident bytes of the process, if it is a child process of this server."""
         ...
 
     async def aclose(self) -> None:
-        """Let go of the other side, by force if need be. Never raises, never takes long."""
+        """Close the connection, by force if necessary. Never raises, never takes long."""
         ...
 
 
 Connect: TypeAlias = Callable[[trio.Nursery], Awaitable[Transport]]
-"""Makes a connection, whose tasks run in the nursery."""
+"""Connects; the connection's tasks run in the nursery."""

@@ -16,7 +16,7 @@ from sources.app_server.transport.framing import LONGEST_LINE
 from sources.app_server.transport.transport import TransportClosedError
 
 GRACE: Final = 0.25
-"""How long a goodbye may take: Codex does not answer it."""
+"""Seconds for the closing handshake, which Codex does not answer."""
 _BROKEN: Final = (
     OSError,
     trio_websocket.HandshakeError,
@@ -39,9 +39,9 @@ class WebSocketTransport:
     async def connect(
         cls, nursery: trio.Nursery, url: str, *, token: str = "", name: str = ""
     ) -> WebSocketTransport:
-        """Connect, with a capability token where the server asks for one.
+        """Connect, with a capability token if the server requires one.
 
-        Errors tell the name in place of the address, where there is one.
+        Errors show `name` in place of the address, if given.
         """
         try:
             transport: WebSocketTransport = await nursery.start(cls._host, url, token, name or url)
@@ -56,7 +56,7 @@ class WebSocketTransport:
     async def _host(
         cls, url: str, token: str, name: str, task_status: trio.TaskStatus[WebSocketTransport]
     ) -> None:
-        """Hold the connection. Its own reader may fail, and must not take the nursery along."""
+        """Run the connection. An error in its reader must not cancel the nursery."""
         headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
         connected = False
         stream, host, resource = await _open(url)
@@ -67,7 +67,7 @@ class WebSocketTransport:
                 connected = True
                 task_status.started(cls(connection, stream, name))
         except _BROKEN:
-            if not connected:  # afterwards, whoever receives is told
+            if not connected:  # afterwards `receive` raises it
                 raise
         finally:
             await trio.aclose_forcefully(stream)
@@ -94,11 +94,11 @@ class WebSocketTransport:
         with trio.CancelScope(shield=True):
             with trio.move_on_after(GRACE):
                 await self._connection.aclose()
-            await trio.aclose_forcefully(self._stream)  # a peer that is gone says no goodbye
+            await trio.aclose_forcefully(self._stream)  # the peer may not answer the close
 
 
 async def _open(url: str) -> tuple[Wire, str, str]:
-    """The stream to an address, the host to name, and the resource to ask for."""
+    """The stream to an address, with the host and the resource for the handshake."""
     if url.startswith("unix://"):
         return await trio.open_unix_socket(url.removeprefix("unix://")), "localhost", "/"
     parts = urlsplit(url)
@@ -111,10 +111,10 @@ async def _open(url: str) -> tuple[Wire, str, str]:
 
 
 async def _open_tls(host: str, port: int) -> Wire:
-    """A TLS stream whose other side has proved who it is, by the authorities that we trust."""
+    """A TLS stream with a verified certificate."""
     stream = await trio.open_ssl_over_tcp_stream(host, port)
     try:
-        await stream.do_handshake()  # here, where what is wrong is known, and not at the first word
+        await stream.do_handshake()  # now, so that its errors are known as such
     except trio.BrokenResourceError as error:
         await trio.aclose_forcefully(stream)
         raise TransportClosedError(_tls_problem(error.__cause__)) from error
@@ -130,7 +130,7 @@ def _tls_problem(error: BaseException | None) -> str:
             f"its certificate is not trusted ({error.verify_message}); name the file of the "
             "authority that signed it in SSL_CERT_FILE"
         )
-    return "it did not answer in TLS; is it a ws:// address?"
+    return "it does not speak TLS; is it a ws:// address?"
 
 
 def _reason(error: BaseException) -> str:

@@ -100,7 +100,7 @@ class KeptThreads:
     def enabled(self) -> bool:
         return self._options.most > 0
 
-    async def keep(self, kept: KeptThread) -> None:
+    def keep(self, kept: KeptThread) -> None:
         """Keep a thread until its follow-up comes, its time is over, or others need its place."""
         for replaced in filter(None, map(self._by_digest.get, kept.digests)):
             self._release(replaced)
@@ -108,6 +108,9 @@ class KeptThreads:
         self._by_digest |= dict.fromkeys(kept.digests, kept)
         while len(self._kept) > self._options.most:
             self._release(next(iter(self._kept.values())))
+        kept.session.place.nursery.start_soon(self._expire, kept)
+
+    async def _expire(self, kept: KeptThread) -> None:
         try:
             with kept.expiry:
                 await trio.sleep(self._options.seconds)

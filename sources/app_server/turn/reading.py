@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Final
 
 from pipeline.events import Burst, Event
 from pipeline.formats.transcripts import Record, parse_line
@@ -15,16 +14,6 @@ from sources.app_server.protocol.thread import to_client
 from sources.app_server.turn.record import Recorder
 from sources.decode.deltas import read_deltas
 from sources.decode.turn_decoder import TurnDecoder, Watcher
-
-ONLY_LINES: Final = frozenset({bytes})
-FEW: Final = 4
-"""So many letters take less time than it takes to wake a task for them."""
-
-
-def is_brief_text(delivery: Delivery) -> bool:
-    """Whether it is some text and nothing else, by its looks."""
-    letters = delivery.letters
-    return len(letters) <= FEW and ONLY_LINES.issuperset(map(type, letters))
 
 
 class TurnReader:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
+
+import trio
 
 from pipeline.events import Burst, ResponseEnd, ToolCall, Usage
 from pipeline.loose_json import Json, as_json, as_list, is_json, text_of
 from sources.app_server.protocol.client import BackendGoneError, BackendSilentError, Pending
-from sources.app_server.protocol.mailbox import Delivery, Mailbox, TakeAtOnce
+from sources.app_server.protocol.mailbox import Delivery, Mailbox, MailboxClosedError
 from sources.app_server.protocol.mcp_servers import named_servers
 from sources.app_server.protocol.names import Aliases
 from sources.app_server.protocol.rpc import OVERLOADED, Notification, RpcError, ServerRequest
@@ -29,8 +32,9 @@ class Session:
     To let go is to interrupt the turn if it still runs, exactly once, and to delete the thread.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, mailbox: Mailbox) -> None:
         self.place = place
+        self.mailbox = mailbox
         self.thread = ""
         self.ended = False
         """The backend said that the turn is over: there is nothing to interrupt."""
@@ -44,7 +48,6 @@ class Session:
         self._interrupting: Pending | None = None
         self.turn = ""
         """The id of the turn."""
-        self._mailbox: Mailbox | None = None
         self._let_go = False
         self._released = False
         place.client.enter()
@@ -69,7 +72,7 @@ class Session:
         opening = plan.thread_start(await self._hidden_servers())
         opened = await client.request("thread/start", opening, begun=self._opens)
         self.thread = thread_id(opened)
-        self._mailbox = client.open_mailbox(self.thread)
+        client.open_mailbox(self.thread, self.mailbox)
         self._opening = None  # what it was answered is long
         if items := plan.injected():
             injected: Json = {"threadId": self.thread, "items": items}
@@ -93,17 +96,21 @@ class Session:
     def _starts(self, asked: Pending) -> None:
         self._starting = asked
 
-    async def next(self, at_once: TakeAtOnce) -> Sequence[Delivery]:
-        """What was said next, and not taken at once. Calls that are asked for are noted."""
-        assert self._mailbox is not None, "the session has not been started"  # noqa: S101
-        deliveries = await self._mailbox.take(at_once)
+    def take_nowait(self) -> Sequence[Delivery]:
+        """What has arrived; see Mailbox. Calls that the backend asks for are answered if they can
+        be."""
+        deliveries = self.mailbox.take_nowait()
         self._note_requests(deliveries)
+        with suppress(BackendGoneError):  # the mailbox is closed then, and says so at its end
+            self.answer()
         return deliveries
 
     def late(self) -> Sequence[Delivery]:
-        """What was said while nobody listened: later calls of the same response, or its end."""
-        assert self._mailbox is not None, "the session has not been started"  # noqa: S101
-        deliveries = self._mailbox.empty()
+        """What arrived between two answers: later calls of the same response, or its end."""
+        deliveries: list[Delivery] = []
+        with suppress(trio.WouldBlock, MailboxClosedError):
+            while True:
+                deliveries += self.mailbox.take_nowait()
         self._note_requests(deliveries)
         for letter in (letter for delivery in deliveries for letter in delivery.letters):
             if isinstance(letter, Notification) and letter.method == "turn/completed":
@@ -118,8 +125,8 @@ class Session:
 
     @property
     def overflowed(self) -> bool:
-        """Whether more was said while nobody listened than is kept."""
-        return self._mailbox is not None and self._mailbox.closed
+        """Whether more arrived between two answers than is kept."""
+        return self.mailbox.closed
 
     def messages_of(self, late: Burst) -> Iterator[Json]:
         """Late calls, and the end of their response, as messages that are read as the same."""
@@ -153,11 +160,11 @@ class Session:
         """Take the outputs of calls; Codex asks for one after the other, maybe much later."""
         self._outputs |= outputs
 
-    async def answer(self) -> None:
+    def answer(self) -> None:
         """Answer those of the waiting calls whose output is known."""
         for call_id in [call for call in self.requests if call in self._outputs]:
             request, output = self.requests.pop(call_id), self._outputs.pop(call_id)
-            await self.place.client.answer(request, tool_result(output))
+            self.place.client.answer(request, tool_result(output))
 
     def interrupt(self) -> None:
         """Ask the backend to stop, without waiting for its answer: it may do so at once."""
@@ -201,11 +208,11 @@ class Session:
                 client.forget(asked)
 
     async def _opened(self, opening: Pending) -> str:
-        """The thread's id, however late: one that nobody deletes stays for ever."""
+        """The thread's id, however late: one that is not deleted stays for ever."""
         try:
             return thread_id(await opening.wait(LETTING_GO))
         except BackendSilentError:
-            self.release()  # it keeps nobody from leaving
+            self.release()  # it holds up no shutdown
             return thread_id(await opening.wait(LATEST))
 
     async def _try(self, step: Callable[[], Awaitable[None]], problem: str) -> None:

@@ -93,7 +93,7 @@ def test_an_operator_can_leave_the_clients_system_prompt_out() -> None:
 
 
 def test_nothing_is_left_to_answer_where_all_was_left_out() -> None:
-    with pytest.raises(ProxyError, match="nothing but system messages") as raised:
+    with pytest.raises(ProxyError, match="only system messages") as raised:
         turn_of({"role": "system", "content": "Hi."}, ignore_client_system_prompt=True)
     assert raised.value.failure.param == "messages"
 
@@ -260,7 +260,7 @@ def test_an_id_that_is_used_again_is_made_another() -> None:
     )
 
 
-def test_a_thousand_calls_of_one_id_are_told_apart() -> None:
+def test_a_thousand_calls_of_one_id_get_different_ids() -> None:
     loop = [message for _ in range(1000) for message in (calls("a"), tool("a"))]
     ids = [one["call_id"] for one in turn_of(USER, *loop).items if "arguments" in one]
     assert len(set(ids)) == 1000
@@ -312,7 +312,7 @@ WRONG: list[tuple[list[object], str, str]] = [
     ),
     ([{"role": None}], "messages[0].role", "not null"),
     ([{"role": "user"}], "messages[0].content", "is missing; it must be a string or an array"),
-    ([{"role": "user", "content": None}], "messages[0].content", "only an assistant's message"),
+    ([{"role": "user", "content": None}], "messages[0].content", "only an assistant message"),
     ([{"role": "system", "content": None}], "messages[0].content", "is missing"),
     ([user()], "messages[0].content", "is empty; it must have at least one part"),
     (
@@ -356,7 +356,7 @@ WRONG: list[tuple[list[object], str, str]] = [
     (
         [user({"type": "input_image", "image_url": "file:///a.png"})],
         "messages[0].content[0].image_url",
-        "is neither a http(s) address nor a data URL",
+        "is neither an http(s) URL nor a data URL",
     ),
     ([{"role": "system", "content": [PICTURE]}], "messages[0].content", "send it as the user"),
     ([{"role": "assistant", "content": [PICTURE]}], "messages[0].content", "send it as the user"),
@@ -367,22 +367,22 @@ WRONG: list[tuple[list[object], str, str]] = [
     (
         [user({"type": "file", "file": {"file_id": "file-1"}})],
         "messages[0].content[0].file.file_id",
-        "kept elsewhere, which cannot be read here; send its text in file_data",
+        "not stored here, so it cannot be read; send its text in file_data",
     ),
     (
         [user({"type": "input_file", "file_url": "https://example.org/a"})],
         "messages[0].content[0].file_url",
-        "kept elsewhere",
+        "not stored here",
     ),
     (
         [user({"type": "file", "file": {"file_data": data_url(b"%PDF", "application/pdf")}})],
         "messages[0].content[0].file.file_data",
-        "is of type application/pdf; only files of text can be sent",
+        "is of type application/pdf; only text files can be sent",
     ),
     (
         [user({"type": "file", "file": {"file_data": data_url(b"\xff\xfe")}})],
         "messages[0].content[0].file.file_data",
-        "is not text in UTF-8",
+        "is not UTF-8 text",
     ),
     (
         [user({"type": "file", "file": {"file_data": "data:text/plain;base64,***"}})],
@@ -449,7 +449,7 @@ WRONG: list[tuple[list[object], str, str]] = [
     (
         [USER, calls("a"), tool("a"), tool("a")],
         "messages[3].tool_call_id",
-        "is 'a', the id of a call that was answered before",
+        "is 'a', the id of a call that already has an output",
     ),
     ([calls("a"), tool("a", None)], "messages[1].content", "is missing"),
     ([{"role": "function", "content": "x"}], "messages[0].name", "is missing"),

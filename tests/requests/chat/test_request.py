@@ -221,7 +221,7 @@ def test_the_operator_decides_over_parallel_calls(
         ("wrong", set[str]()),
     ],
 )
-def test_a_tool_tells_the_types_of_its_parameters(schema: object, types: set[str]) -> None:
+def test_a_tool_knows_the_types_of_its_parameters(schema: object, types: set[str]) -> None:
     tool = Tool("t", {"properties": {"p": schema}})
     assert tool.parameter_types("p") == types
     assert tool.parameter_types("other") == set()

@@ -53,9 +53,9 @@ WRONG: list[tuple[object, str | None, str]] = [
     ({"stop": 5}, "stop", "must be a string or an array of up to 4 strings, not a whole number"),
     ({"stop": ["a", 5]}, "stop[1]", "stop[1] must be a string, not a whole number"),
     ({"stop": list("abcde")}, "stop", "stop must have at most 4 sequences, not 5"),
-    ({"stop": ""}, "stop", "has not from 1 to 1000 characters"),
-    ({"stop": ["a", ""]}, "stop", "has not from 1 to 1000 characters"),
-    ({"stop": "a" * 1001}, "stop", "has not from 1 to 1000 characters"),
+    ({"stop": ""}, "stop", "must have sequences of 1 to 1000 characters"),
+    ({"stop": ["a", ""]}, "stop", "must have sequences of 1 to 1000 characters"),
+    ({"stop": "a" * 1001}, "stop", "must have sequences of 1 to 1000 characters"),
     # tools
     ({"tools": {}}, "tools", "tools must be an array, not an object"),
     ({"tools": [None]}, "tools[0]", "tools[0] must be an object, not null"),
@@ -93,7 +93,7 @@ WRONG: list[tuple[object, str | None, str]] = [
     (
         {"tools": [{"type": "web_search"}, SEARCH, SEARCH]},
         "tools[2].function.name",
-        "is 'search', which another one has; names must differ",
+        "is 'search', which another tool has; names must differ",
     ),
     # the choice
     ({"tool_choice": 5}, "tool_choice", "must be"),
@@ -112,7 +112,7 @@ WRONG: list[tuple[object, str | None, str]] = [
     (
         {"tools": [SEARCH, READ], "tool_choice": named("write")},
         "tool_choice.function.name",
-        "is 'write', which is not declared; there are: search, read",
+        "is 'write', which is not declared; the tools are: search, read",
     ),
     ({"tool_choice": "required"}, "tool_choice", "there is no function to call; send tools"),
     (
@@ -123,7 +123,7 @@ WRONG: list[tuple[object, str | None, str]] = [
     (
         {"tools": [READ], "tool_choice": allowed("auto", named("search"))},
         "tool_choice.allowed_tools.tools",
-        "is 'search', which is not declared; there are: read",
+        "is 'search', which is not declared; the tools are: read",
     ),
     (
         {"tools": [READ], "tool_choice": allowed("none", named("read"))},
@@ -141,7 +141,7 @@ WRONG: list[tuple[object, str | None, str]] = [
     (
         {"functions": [{"name": "f"}, {"name": "f"}]},
         "functions[1].name",
-        "is 'f', which another one has; names must differ",
+        "is 'f', which another tool has; names must differ",
     ),
     ({"function_call": 5}, "function_call", 'must be "none", "auto" or an object with a name'),
     ({"function_call": "f"}, "function_call", 'must be one of "none", "auto", not "f"'),
@@ -149,7 +149,7 @@ WRONG: list[tuple[object, str | None, str]] = [
     (
         {"functions": [{"name": "f"}], "function_call": {"name": "g"}},
         "function_call.name",
-        "is 'g', which is not declared; there are: f",
+        "is 'g', which is not declared; the tools are: f",
     ),
     # the form of the answer
     ({"response_format": "json"}, "response_format", "must be an object, not a string"),

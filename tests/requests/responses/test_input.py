@@ -315,7 +315,7 @@ def test_references_are_replaced_by_the_items_they_name() -> None:
 
 
 def test_a_reference_to_nothing_is_named() -> None:
-    with pytest.raises(Exception, match="'fc_1', which is no item that is stored here") as caught:
+    with pytest.raises(Exception, match="'fc_1', an item that is not stored here") as caught:
         referring().resolved({"rs_1": SEALED})
     assert vars(caught.value)["failure"].param == "input[2].id"
 
@@ -337,7 +337,7 @@ def test_a_compaction_is_replaced_by_what_it_stands_for() -> None:
 def test_a_compaction_that_cannot_be_opened_is_named() -> None:
     compaction = {"type": "compaction", "encrypted_content": "altered"}
     request = ResponsesRequest.from_json({"model": "gpt-5", "input": [HELLO, compaction]})
-    with pytest.raises(Exception, match="cannot be opened") as caught:
+    with pytest.raises(Exception, match="cannot be decrypted") as caught:
         request.opened({"sealed": [HELLO]})
     assert vars(caught.value)["failure"].param == "input[1].encrypted_content"
 

@@ -232,7 +232,7 @@ def test_a_follow_up_by_the_id_of_the_response_continues_a_held_turn() -> None:
     "changed",
     [{"input": 'print("ho")'}, {"name": "other"}, {"namespace": "notes"}, {"call_id": "call_c"}],
 )
-def test_a_follow_up_that_tells_of_another_call_continues_nothing(changed: dict[str, Any]) -> None:
+def test_a_follow_up_with_another_call_continues_nothing(changed: dict[str, Any]) -> None:
     back = [*COMES_BACK[:2], {**COMES_BACK[2], **changed}, COMES_BACK[3]]
     outputs = [{**OUTPUTS[0], **{k: v for k, v in changed.items() if k == "call_id"}}, OUTPUTS[1]]
     second = turn(EXEC, NOTES, items=[HELLO, *back, *outputs])
@@ -245,7 +245,7 @@ def test_the_operators_word_on_parallel_calls_wins() -> None:
     assert not ResponsesRequest.from_json(body).turn(one).parallel_tool_calls
 
 
-def test_very_many_tools_that_sound_alike_are_told_apart_in_no_time() -> None:
+def test_very_many_tools_with_similar_names_get_different_names_quickly() -> None:
     members = [{**SEARCH, "name": f"x{chr(0x4E00 + number)}"} for number in range(3_000)]
     body = {"model": "m", "input": "Hi", "tools": [space("a", *members)]}
     turn = ResponsesRequest.from_json(body).turn()

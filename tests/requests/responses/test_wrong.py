@@ -90,7 +90,7 @@ WRONG: list[tuple[object, str | None, str]] = [
     ({"input": ["Hello."]}, "input[0]", "must be an object, not a string"),
     ({"input": [{}]}, "input[0].type", "is missing"),
     ({"input": [{"type": 5}]}, "input[0].type", "must be a string, not a whole number"),
-    (item("dream"), "input[0].type", 'is "dream", an item that cannot be read here'),
+    (item("dream"), "input[0].type", 'is "dream", an item type that is not supported'),
     (item("message", content="Hello."), "input[0].role", "is missing"),
     (message(role="tool"), "input[0].role", 'not "tool"'),
     (message(content=None), "input[0].content", "is missing"),
@@ -105,14 +105,14 @@ WRONG: list[tuple[object, str | None, str]] = [
     (
         part(type="input_image", file_id="file_1"),
         "input[0].content[0].file_id",
-        "names a picture that is kept elsewhere",
+        "refers to an image that is not stored here",
     ),
     (
         part(type="input_image", image_url="data:image/png;base64,AAAA"),
         "input[0].content[0].image_url",
         "",
     ),
-    (part(type="input_file", file_id="file_1"), "input[0].content[0].file_id", "kept elsewhere"),
+    (part(type="input_file", file_id="file_1"), "input[0].content[0].file_id", "not stored here"),
     (
         {
             "input": [
@@ -123,7 +123,7 @@ WRONG: list[tuple[object, str | None, str]] = [
             ]
         },
         "input[0].content",
-        "holds a picture, which the assistant cannot send",
+        "contains an image, which the role assistant cannot send",
     ),
     (item("function_call", name="a", arguments="{}"), "input[0].call_id", "is missing"),
     (item("function_call", call_id="", name="a", arguments="{}"), "input[0].call_id", "is empty"),
@@ -137,7 +137,7 @@ WRONG: list[tuple[object, str | None, str]] = [
     (
         item("custom_tool_call", call_id="c", name="a", input="\ud800"),
         "input[0]",
-        "holds half of a surrogate pair",
+        "has half of a surrogate pair",
     ),
     (item("local_shell_call", action={}), "input[0].call_id", "is missing"),
     (item("function_call_output", call_id="c"), "input[0].output", "is missing"),
@@ -221,17 +221,17 @@ def test_a_request_needs_a_model_and_input(missing: str, kind: type[ResponsesReq
 UNFIT: list[tuple[dict[str, Any], str, str]] = [
     ({"input": [HELLO, OUTPUT]}, "input[1].call_id", "'call_a', the id of no call before it"),
     ({"input": [HELLO, OUTPUT, CALL]}, "input[1].call_id", "no call before it"),
-    ({"input": [CALL, OUTPUT, OUTPUT]}, "input[2].call_id", "a call that was answered before"),
+    ({"input": [CALL, OUTPUT, OUTPUT]}, "input[2].call_id", "a call that already has an output"),
     ({"input": [HELLO, {"type": "item_reference", "id": "rs_1"}]}, "input[1].id", "'rs_1'"),
-    ({"input": [{"id": "rs_1"}]}, "input[0].id", "not known here"),
+    ({"input": [{"id": "rs_1"}]}, "input[0].id", "not stored here"),
     (
         {"input": [HELLO, {"type": "compaction", "encrypted_content": "x"}]},
         "input[1].encrypted_content",
-        "cannot be opened here",
+        "cannot be decrypted here",
     ),
-    ({"input": [{"type": "reasoning", "summary": []}]}, "input", "says nothing"),
-    ({"input": [{"type": "compaction_trigger"}]}, "input", "says nothing"),
-    ({"tools": [SEARCH, SEARCH]}, "tools[1].name", "'search', which another one has"),
+    ({"input": [{"type": "reasoning", "summary": []}]}, "input", "has no message"),
+    ({"input": [{"type": "compaction_trigger"}]}, "input", "has no message"),
+    ({"tools": [SEARCH, SEARCH]}, "tools[1].name", "'search', which another tool has"),
     ({"tools": [SEARCH, {**SEARCH, "type": "custom"}]}, "tools[1].name", "names must differ"),
     ({"tools": [space(SEARCH, SEARCH)]}, "tools[0].tools[1].name", "names must differ"),
     (
@@ -248,7 +248,7 @@ UNFIT: list[tuple[dict[str, Any], str, str]] = [
     (
         {"tools": [SEARCH], "tool_choice": {"type": "function", "name": "read"}},
         "tool_choice.name",
-        "'read', which is not declared; there are: search",
+        "'read', which is not declared; the tools are: search",
     ),
     (
         {
@@ -272,7 +272,7 @@ def test_fields_that_do_not_fit_each_other_are_named(
 
 def test_a_request_of_system_messages_alone_is_refused_where_they_are_left_out() -> None:
     body = {"model": "gpt-5", "input": [{"role": "developer", "content": "Be brief."}]}
-    with pytest.raises(ProxyError, match="nothing but system messages") as caught:
+    with pytest.raises(ProxyError, match="only system messages") as caught:
         ResponsesRequest.from_json(body).turn(Settings(ignore_client_system_prompt=True))
     assert caught.value.failure.param == "input"
 

@@ -1,4 +1,4 @@
-"""A schema for the answer: what is refused, what Codex is told, and what the model refuses."""
+"""A schema for the answer: what is rejected, what Codex gets, and what the model rejects."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ APIS = {"response_format.json_schema": chat, "text.format": responses}
     ("schema", "words"),
     [
         (OPEN, "at the root, additionalProperties must be false;"),
-        (WITHIN, "at $defs.Step, required must list every property, and lacks 'apt';"),
+        (WITHIN, "at $defs.Step, required must list every property, but 'apt' is missing;"),
         ({}, 'at the root, the type must be "object";'),
-        ({**CLOSED, "properties": {LONG: {}}}, "lacks 'xxxxxxxx"),
+        ({**CLOSED, "properties": {LONG: {}}}, "but 'xxxxxxxx"),
         ({**CLOSED, "properties": {LONG: OPEN}, "required": [LONG]}, "at properties.xxxxxxxx"),
     ],
 )
@@ -77,9 +77,7 @@ def test_a_closed_schema_may_be_strict_or_not(api: str, strict: bool | None) -> 
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("wish", [{"strict": False}, {"strict": None}, {}], ids=str)
-def test_an_open_schema_is_taken_where_nobody_wants_it_strict(
-    api: str, wish: dict[str, Any]
-) -> None:
+def test_an_open_schema_is_accepted_if_it_is_not_strict(api: str, wish: dict[str, Any]) -> None:
     taken = APIS[api](schema=OPEN, description="An A.", **wish).output_schema
     assert taken == OutputSchema(OPEN, "A", "An A.", wish.get("strict"))
 
@@ -155,7 +153,10 @@ def asked(schema: Json, strict: object) -> Json:
         ),
         (
             WITHIN,
-            "In context=('$defs', 'Step'), required must list every property, and lacks 'apt'.",
+            (
+                "In context=('$defs', 'Step'), required must list every property, "
+                "but 'apt' is missing."
+            ),
         ),
     ],
 )

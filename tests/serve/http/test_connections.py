@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 from typing import Any
 
@@ -11,8 +12,8 @@ import trio
 import zstandard
 
 from pipeline.serve.body import MOST_MEMBERS
-from pipeline.serve.http import tcp
-from tests.serve.scripted import SOON, ScriptedDoor, Served, body, served
+from pipeline.serve.http import listening, tcp
+from tests.serve.scripted import CHAT, SOON, ScriptedBackend, Served, body, served
 from tests.serve.wire import Wire, post, request, wire
 
 KIB = 1 / 1024
@@ -74,8 +75,8 @@ async def test_a_head_that_does_not_come_is_not_waited_for(sent: bytes) -> None:
 
 async def test_a_stream_may_be_silent_for_longer_than_a_connection_may_be_idle() -> None:
     go = trio.Event()
-    door = ScriptedDoor((go,))
-    async with served(door, keep_alive=0.02, ping_interval=0.05, prime_window=0) as here:
+    backend = ScriptedBackend((go,))
+    async with served(backend, keep_alive=0.02, ping_interval=0.05, prime_window=0) as here:
         async with wire(here) as connection:
             await connection.write(post(body(stream=True)))
             for _ in range(3):
@@ -83,9 +84,14 @@ async def test_a_stream_may_be_silent_for_longer_than_a_connection_may_be_idle()
         await here.until_logged()
 
 
-async def test_a_body_that_does_not_come_is_a_400_and_the_end() -> None:
+@pytest.mark.parametrize(
+    "sent",
+    [post()[:-5], request("POST", CHAT, "Transfer-Encoding: chunked") + b"9\r\n{"],
+    ids=["with its length", "in chunks"],
+)
+async def test_a_body_that_does_not_come_is_a_400_and_the_end(sent: bytes) -> None:
     async with served(read_timeout=0.05) as here, wire(here) as connection:
-        await connection.write(post()[:-5])
+        await connection.write(sent)
         answer = await connection.read()
         assert answer.status == 400
         assert "did not arrive within 0.05 s" in answer.json()["error"]["message"]
@@ -201,3 +207,28 @@ async def test_a_connection_is_gone_when_its_client_is(sent: bytes, shared: Serv
         async with wire(shared) as connection:
             await connection.write(sent)
     await shared.until(lambda: trio.lowlevel.current_statistics().tasks_living <= before)
+
+
+async def test_a_process_without_free_files_says_so_once_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listening, "RETRY_INTERVAL", 0.001)
+    accept = trio.SocketListener.accept
+    left = [OSError(errno.EMFILE, "Too many open files")] * 5
+
+    async def fail_at_first(listener: trio.SocketListener) -> trio.SocketStream:
+        stream = await accept(listener)
+        if not left:
+            return stream
+        await stream.aclose()
+        raise left.pop()
+
+    monkeypatch.setattr(trio.SocketListener, "accept", fail_at_first)
+    async with served() as here:
+        for _ in range(5):
+            async with wire(here) as connection:
+                assert await connection.ended()
+        assert (await here.ask()).status_code == 200
+    (line,) = here.lines("connections cannot be accepted")
+    assert line["why"] == "Too many open files"
+    assert len(here.log.getvalue().splitlines()) == 2

@@ -9,15 +9,12 @@ from typing import Any
 
 import pytest
 import structlog
-import trio
 from quart import Response
 
 from pipeline.assembly import Settings
 from pipeline.events import TextDelta, TurnEnd
-from pipeline.serve import logs
-from pipeline.stage import Send, Source
-from pipeline.turn import Turn
-from tests.serve.scripted import CHAT, ScriptedDoor, served
+from pipeline.serve.observe import logs
+from tests.serve.scripted import CHAT, LeavingBackend, ScriptedBackend, served
 from tests.serve.wire import post, request, wire
 
 HELLO = (TextDelta("Hi"), TurnEnd())
@@ -25,7 +22,7 @@ HELLO = (TextDelta("Hi"), TurnEnd())
 
 @pytest.mark.parametrize("path", ["/healthz", "/nowhere", CHAT])
 async def test_a_body_that_is_none_is_refused_once_and_breaks_nothing(path: str) -> None:
-    async with served(ScriptedDoor(HELLO)) as here:
+    async with served(ScriptedBackend(HELLO)) as here:
         async with wire(here) as client:
             await client.write(request("POST", path, "Transfer-Encoding: chunked") + b"ZZZ\r\n")
             assert (await client.read()).status == 400
@@ -35,20 +32,11 @@ async def test_a_body_that_is_none_is_refused_once_and_breaks_nothing(path: str)
     assert "broke" not in here.log.getvalue()
 
 
-async def test_the_head_of_a_stream_comes_with_its_first_words() -> None:
-    """In one write: a client that waits for either is woken once."""
-    async with served(ScriptedDoor((TextDelta("Hi"), trio.Event()))) as here, wire(here) as client:
-        await client.write(post({"model": "m", "stream": True, "messages": [USER]}))
-        first = bytes(await client.stream.receive_some())
-    assert first.startswith(b"HTTP/1.1 200")
-    assert b'"content":"Hi"' in first
-
-
 USER = {"role": "user", "content": "Hi"}
 
 
 async def test_a_client_that_knows_no_chunks_gets_none() -> None:
-    async with served(ScriptedDoor(HELLO)) as here, wire(here) as client:
+    async with served(ScriptedBackend(HELLO)) as here, wire(here) as client:
         asked = post({"model": "m", "stream": True, "messages": [USER]})
         await client.write(asked.replace(b"HTTP/1.1", b"HTTP/1.0"))
         answer = await client.read_until(b"[DONE]\n\n")
@@ -58,42 +46,30 @@ async def test_a_client_that_knows_no_chunks_gets_none() -> None:
     assert all(line.startswith(b"data: ") for line in body.splitlines() if line)
 
 
-class Clumsy:
-    """A turn that fails when everything has been said."""
-
-    real_time = True
-
-    async def run(self, send: Send) -> None:
-        await send.send((TextDelta("Hi"), TurnEnd()))
-        try:
-            await trio.sleep_forever()
-        finally:
-            raise ZeroDivisionError
-
-
-class ClumsyDoor(ScriptedDoor):
-    def source(self, turn: Turn) -> Source:
-        return Clumsy()
+async def breaks() -> None:
+    raise ZeroDivisionError
 
 
 @pytest.mark.parametrize(
     "asked", [{"messages": [USER]}, {"input": "Hi"}], ids=["chat", "responses"]
 )
-async def test_a_stream_ends_once_though_its_turn_fails_behind_its_end(
+async def test_a_stream_ends_once_though_its_turn_breaks_when_it_is_left(
     asked: dict[str, Any],
 ) -> None:
     """Nothing is said of the failure, and nothing must not be sent as a chunk: that is an end."""
     path = CHAT if "messages" in asked else "/v1/responses"
-    async with served(ClumsyDoor()) as here, wire(here) as client:
+    async with served(LeavingBackend(HELLO, breaks)) as here, wire(here) as client:
         await client.write(post({"model": "m", "stream": True, **asked}, path=path))
         streamed = await client.read_until(b"\r\n0\r\n\r\n")
         await client.write(request("GET", "/livez"))
         assert (await client.read()).status == 200  # nothing was left in between
+        (line,) = here.lines("a request broke when its answer was complete")
+        assert "ZeroDivisionError" in str(line)
     assert streamed.count(b"[DONE]") == 1
 
 
 async def test_a_head_is_sent_though_its_body_breaks_before_it_began() -> None:
-    async with served(ScriptedDoor(HELLO)) as here:
+    async with served(ScriptedBackend(HELLO)) as here:
 
         async def broken() -> AsyncGenerator[bytes]:
             if here.port:

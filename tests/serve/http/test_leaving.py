@@ -10,16 +10,16 @@ import trio.testing
 
 from pipeline.assembly import Settings
 from pipeline.events import TextDelta, TurnEnd
-from pipeline.serve.door import CodexDoor
+from pipeline.serve.backends import CodexBackend
 from sources.demo.chaos_child import ChaosChild
-from tests.serve.scripted import HELLO, ScriptedDoor, Served, body, served
+from tests.serve.scripted import HELLO, ScriptedBackend, Served, body, served
 from tests.serve.wire import post, wire
 
 STREAM = pytest.mark.parametrize("stream", [True, False])
 
 
-def chaos(child: ChaosChild) -> CodexDoor:
-    return CodexDoor(child.pool, Settings(), "fake", "")
+def chaos(child: ChaosChild) -> CodexBackend:
+    return CodexBackend(child.pool, Settings(), "fake", "")
 
 
 def tasks() -> int:
@@ -48,21 +48,21 @@ async def leave_at(here: Served, request: bytes, when: bytes) -> None:
 @pytest.mark.parametrize("ahead", [b"\r\n", post(), post() * 9], ids=["crlf", "next", "many"])
 async def test_who_sends_more_and_leaves_cancels_its_turn(stream: bool, ahead: bytes) -> None:
     """Hypercorn would not read, and so not notice, until the answer has ended."""
-    door = ScriptedDoor((trio.Event(),))
-    async with served(door, prime_window=60.0) as here:
+    backend = ScriptedBackend((trio.Event(),))
+    async with served(backend, prime_window=60.0) as here:
         async with wire(here) as connection:
             await connection.write(post(body(stream=stream)))
-            turn = await door.until_turn()
+            turn = await backend.until_turn()
             await connection.write(ahead)
         with trio.fail_after(30):
             await turn.over.wait()
-        assert (turn.left, len(door.turns)) == ("cancelled", 1)
+        assert (turn.left, len(backend.turns)) == ("cancelled", 1)
 
 
 async def test_who_reads_nothing_is_hung_up_on_in_time() -> None:
     words = (TextDelta("x" * 100_000),) * 200
-    door = ScriptedDoor((*words, TurnEnd()))
-    async with served(door, write_timeout=0.2) as here:
+    backend = ScriptedBackend((*words, TurnEnd()))
+    async with served(backend, write_timeout=0.2) as here:
         async with wire(here) as connection:
             await connection.write(post(body(stream=True)))
             (line,) = await here.until_logged()
@@ -73,7 +73,7 @@ async def test_who_reads_nothing_is_hung_up_on_in_time() -> None:
 
 async def test_who_reads_slowly_is_not_hung_up_on() -> None:
     words = (TextDelta("x" * 100_000),) * 100
-    async with served(ScriptedDoor((*words, TurnEnd())), write_timeout=0.5) as here:
+    async with served(ScriptedBackend((*words, TurnEnd())), write_timeout=0.5) as here:
         async with wire(here) as connection:
             await connection.write(post(body(stream=True)))
             got = b""
@@ -86,17 +86,17 @@ async def test_who_reads_slowly_is_not_hung_up_on() -> None:
 
 @STREAM
 async def test_who_leaves_before_the_first_byte_cancels_its_turn_once(stream: bool) -> None:
-    door = ScriptedDoor((trio.Event(),))
-    async with served(door, prime_window=60.0) as here:
+    backend = ScriptedBackend((trio.Event(),))
+    async with served(backend, prime_window=60.0) as here:
         before = await settled()
         async with wire(here) as connection:
             await connection.write(post(body(stream=stream)))
-            turn = await door.until_turn()
+            turn = await backend.until_turn()
             assert here.server.admission.running == 1
         with trio.fail_after(30):
             await turn.over.wait()
         (line,) = await here.until_logged()
-        assert (turn.left, len(door.turns)) == ("cancelled", 1)
+        assert (turn.left, len(backend.turns)) == ("cancelled", 1)
         assert line["client_left"] is True
         assert "error_code" not in line
         assert here.server.admission.running == 0
@@ -106,11 +106,11 @@ async def test_who_leaves_before_the_first_byte_cancels_its_turn_once(stream: bo
 
 
 async def test_who_leaves_in_the_middle_of_a_stream_cancels_its_turn_once() -> None:
-    door = ScriptedDoor((TextDelta("Hi"), trio.Event()))
-    async with served(door) as here:
+    backend = ScriptedBackend((TextDelta("Hi"), trio.Event()))
+    async with served(backend) as here:
         before = await settled()
         await leave_at(here, post(body(stream=True)), b'"Hi"')
-        await (await door.until_turn()).over.wait()
+        await (await backend.until_turn()).over.wait()
         (line,) = await here.until_logged()
         assert (line["status"], line["client_left"]) == (200, True)
         assert "proxy_contract_violations_total{" not in here.server.metrics.exposition().decode()
@@ -120,20 +120,20 @@ async def test_who_leaves_in_the_middle_of_a_stream_cancels_its_turn_once() -> N
 
 
 async def test_who_leaves_while_pings_are_sent_is_missed() -> None:
-    door = ScriptedDoor((trio.Event(),))
-    async with served(door, prime_window=0.0, ping_interval=0.02) as here:
+    backend = ScriptedBackend((trio.Event(),))
+    async with served(backend, prime_window=0.0, ping_interval=0.02) as here:
         await leave_at(here, post(body(stream=True)), b": ping\n\n")
-        await (await door.until_turn()).over.wait()
+        await (await backend.until_turn()).over.wait()
         assert (await here.until_logged())[0]["client_left"] is True
 
 
 @STREAM
 async def test_who_leaves_the_queue_starts_no_turn(stream: bool) -> None:
     first = trio.Event()
-    door = ScriptedDoor((first, TextDelta("Hi"), TurnEnd()))
-    async with served(door, concurrency=1) as here, trio.open_nursery() as nursery:
+    backend = ScriptedBackend((first, TextDelta("Hi"), TurnEnd()))
+    async with served(backend, concurrency=1) as here, trio.open_nursery() as nursery:
         nursery.start_soon(here.ask)
-        await door.until_turn()
+        await backend.until_turn()
         async with wire(here) as connection:
             await connection.write(post(body(stream=stream)))
             await here.until(lambda: here.server.admission.waiting == 1)
@@ -142,15 +142,15 @@ async def test_who_leaves_the_queue_starts_no_turn(stream: bool) -> None:
         first.set()
         lines = await here.until_logged(2)
         assert [line.get("client_left", False) for line in lines] == [True, False]
-        assert (len(door.turns), here.server.admission.running) == (1, 0)
+        assert (len(backend.turns), here.server.admission.running) == (1, 0)
 
 
 async def test_who_leaves_with_several_choices_cancels_them_all() -> None:
-    door = ScriptedDoor((TextDelta("Hi"), trio.Event()))
-    async with served(door) as here:
+    backend = ScriptedBackend((TextDelta("Hi"), trio.Event()))
+    async with served(backend) as here:
         await leave_at(here, post(body(stream=True, n=3)), b'"Hi"')
         await here.until_logged()
-        assert [turn.left for turn in door.turns] == ["cancelled"] * 3
+        assert [turn.left for turn in backend.turns] == ["cancelled"] * 3
         assert here.server.admission.running == 0
 
 
@@ -162,7 +162,7 @@ async def test_who_leaves_in_the_middle_of_its_body_is_no_mistake_of_ours(shared
 
 
 async def test_who_reads_to_the_end_has_not_left() -> None:
-    async with served(ScriptedDoor(HELLO)) as here:
+    async with served(ScriptedBackend(HELLO)) as here:
         await here.ask(stream=True)
         await here.ask()
         assert not [line for line in await here.until_logged(2) if "client_left" in line]

@@ -12,10 +12,10 @@ import trio
 
 from pipeline.assembly import Settings
 from pipeline.events import TextDelta, TurnEnd
-from pipeline.serve.door import CodexDoor
+from pipeline.serve.backends import CodexBackend
 from pipeline.serve.http import listening
 from sources.demo.chaos_child import ChaosChild
-from tests.serve.scripted import SOON, Script, ScriptedDoor, Served, body, call, served, tools
+from tests.serve.scripted import SOON, Script, ScriptedBackend, Served, body, call, served, tools
 from tests.serve.wire import Wire, post, request
 
 LARGE = "x" * 20_000_000
@@ -49,56 +49,56 @@ async def until_deaf(here: Served) -> None:
 
 async def test_a_stream_that_runs_may_finish_and_nothing_new_begins(connect: Connect) -> None:
     go = trio.Event()
-    door = ScriptedDoor((TextDelta("Hi"), go, TextDelta(" there"), TurnEnd()))
+    backend = ScriptedBackend((TextDelta("Hi"), go, TextDelta(" there"), TurnEnd()))
 
     async def finish(here: Served, connection: Wire) -> None:
         await until_deaf(here)
-        assert not here.server.time.is_up
+        assert not here.server.turns.ended
         go.set()
         rest = await connection.read_until(b"[DONE]\n\n")
         assert b'" there"' in rest
         assert b'"error"' not in rest
         assert await connection.ended()
 
-    async with trio.open_nursery() as nursery, served(door, shutdown_grace=60.0) as here:
+    async with trio.open_nursery() as nursery, served(backend, shutdown_grace=60.0) as here:
         connection = await connect(here)
         await connection.write(post(body(stream=True)))
         await connection.read_until(b'"Hi"')
         nursery.start_soon(finish, here, connection)
-    assert door.turns[0].left == "ended"
+    assert backend.turns[0].left == "ended"
 
 
 async def test_a_stream_that_takes_too_long_is_ended_properly(connect: Connect) -> None:
-    door = ScriptedDoor((TextDelta("Hi"), trio.Event()))
-    async with served(door, shutdown_grace=0.05) as here:
+    backend = ScriptedBackend((TextDelta("Hi"), trio.Event()))
+    async with served(backend, shutdown_grace=0.05) as here:
         connection = await connect(here)
         await connection.write(post(body(stream=True)))
         await connection.read_until(b'"Hi"')
     rest = await connection.read_until(b"[DONE]\n\n")
     assert b'"code":"server_is_overloaded"' in rest
     assert await connection.ended()
-    assert door.turns[0].left == "cancelled"
+    assert backend.turns[0].left == "cancelled"
     assert here.lines("ending answers that take too long")
     assert not here.lines("hanging up")
 
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_an_answer_that_has_not_begun_is_a_503(stream: bool, connect: Connect) -> None:
-    door = ScriptedDoor((trio.Event(),))
-    async with served(door, prime_window=60.0) as here:
+    backend = ScriptedBackend((trio.Event(),))
+    async with served(backend, prime_window=60.0) as here:
         connection = await connect(here)
         await connection.write(post(body(stream=stream)))
-        await door.until_turn()
+        await backend.until_turn()
     answer = await connection.read()
     assert (answer.status, answer.headers["retry-after"]) == (503, "5")
-    assert "being stopped" in answer.json()["error"]["message"]
-    assert door.turns[0].left == "cancelled"
+    assert "shutting down" in answer.json()["error"]["message"]
+    assert backend.turns[0].left == "cancelled"
 
 
 async def test_a_stream_with_calls_is_finished_as_if_they_were_all(connect: Connect) -> None:
     script: Script = (call("a"), trio.Event())
-    door = ScriptedDoor(script)
-    async with served(door, stop_after_tools=False) as here:
+    backend = ScriptedBackend(script)
+    async with served(backend, stop_after_tools=False) as here:
         connection = await connect(here)
         await connection.write(post(body(stream=True, tools=tools("look"))))
         await connection.read_until(b'"call_a"')
@@ -108,11 +108,11 @@ async def test_a_stream_with_calls_is_finished_as_if_they_were_all(connect: Conn
 
 
 async def test_whoever_waits_in_the_queue_is_not_forgotten(connect: Connect) -> None:
-    door = ScriptedDoor((trio.Event(),))
-    async with served(door, concurrency=1) as here:
+    backend = ScriptedBackend((trio.Event(),))
+    async with served(backend, concurrency=1) as here:
         first, second = await connect(here), await connect(here)
         await first.write(post())
-        await door.until_turn()
+        await backend.until_turn()
         await second.write(post())
         await here.until(lambda: here.server.admission.waiting == 1)
     assert [(await one.read()).status for one in (first, second)] == [503, 503]
@@ -122,7 +122,7 @@ async def test_the_turn_behind_an_ended_stream_is_interrupted_once(
     tmp_path: Path, connect: Connect
 ) -> None:
     async with ChaosChild(tmp_path).running() as child:
-        async with served(CodexDoor(child.pool, Settings(), "fake", "")) as here:
+        async with served(CodexBackend(child.pool, Settings(), "fake", "")) as here:
             connection = await connect(here)
             await connection.write(post(body("HANG", stream=True)))
             await connection.read_until(b'"Wait"')
@@ -146,12 +146,12 @@ async def test_a_client_that_never_reads_is_hung_up_on(
     monkeypatch: pytest.MonkeyPatch, connect: Connect
 ) -> None:
     monkeypatch.setattr(listening, "LAST_WORDS", 0.1)
-    door = ScriptedDoor((TextDelta(LARGE), TurnEnd()))
-    async with served(door, shutdown_grace=0.05) as here:
+    backend = ScriptedBackend((TextDelta(LARGE), TurnEnd()))
+    async with served(backend, shutdown_grace=0.05) as here:
         connections = [await connect(here) for _ in range(2)]
         for connection, stream in zip(connections, (True, False), strict=True):
             await connection.write(post(body(stream=stream)))
-        await here.until(lambda: len(door.turns) == 2)
+        await here.until(lambda: len(backend.turns) == 2)
         await connections[0].read_until(b"xxxxx")
         began = trio.current_time()
     assert trio.current_time() - began < 1.0
@@ -161,9 +161,9 @@ async def test_a_client_that_never_reads_is_hung_up_on(
 async def test_a_client_that_never_reads_does_not_outlive_a_server_that_is_cancelled(
     connect: Connect,
 ) -> None:
-    door = ScriptedDoor((TextDelta(LARGE), TurnEnd()))
+    backend = ScriptedBackend((TextDelta(LARGE), TurnEnd()))
     with trio.fail_after(SOON), trio.CancelScope() as at_once:
-        async with served(door, shutdown_grace=60.0) as here:
+        async with served(backend, shutdown_grace=60.0) as here:
             connection = await connect(here)
             await connection.write(post(body(stream=True)))
             await connection.read_until(b"xxxxx")

@@ -90,7 +90,7 @@ def test_a_kind_of_error_may_come_as_an_object(kind: str, expected: Facts) -> No
 
 @pytest.mark.parametrize(("status", "expected"), STATUSES)
 @pytest.mark.parametrize("kind", CONNECTION_KINDS)
-def test_a_lost_connection_is_told_by_its_http_status(
+def test_a_lost_connection_has_its_http_status(
     kind: str, status: int | None, expected: Facts
 ) -> None:
     v2 = {"message": "m", "codexErrorInfo": {kind: {"httpStatusCode": status}}}
@@ -116,7 +116,7 @@ def test_a_refused_login_says_what_to_do() -> None:
     assert "codex login" in failure.message
 
 
-def test_additional_details_are_told_unless_the_message_has_them() -> None:
+def test_additional_details_are_added_unless_the_message_has_them() -> None:
     error = {"message": "stream cut", "additionalDetails": "after 5 bytes"}
     assert codex_failure(error).message == "stream cut (after 5 bytes)"
     assert codex_failure(error | {"additionalDetails": "cut"}).message == "stream cut"
@@ -175,7 +175,7 @@ def test_the_body_may_lack_its_envelope() -> None:
         "nested deeply",
     ],
 )
-def test_a_message_that_only_looks_like_a_body_is_told_as_it_is(message: str) -> None:
+def test_a_message_that_only_looks_like_a_body_is_passed_on(message: str) -> None:
     failure = codex_failure({"message": message, "codexErrorInfo": "other"})
     assert (failure.message, *facts(failure)) == (message, *UPSTREAM)
 
@@ -274,7 +274,7 @@ def test_the_body_of_a_failure_is_the_one_every_client_knows() -> None:
         ("stream disconnected before completion", None),
     ],
 )
-def test_an_answer_cut_by_a_limit_is_told_from_an_error(message: str, reason: str | None) -> None:
+def test_an_answer_cut_by_a_limit_is_not_an_error(message: str, reason: str | None) -> None:
     assert incomplete_reason(message) == reason
 
 
@@ -286,7 +286,7 @@ def test_an_answer_cut_by_a_limit_is_told_from_an_error(message: str, reason: st
         ("read the curl: it is fine", "read the curl: it is fine"),
     ],
 )
-def test_a_client_is_not_told_where_the_upstream_is(told: str, shown: str) -> None:
+def test_a_client_does_not_see_the_url_of_the_upstream(told: str, shown: str) -> None:
     assert codex_failure({"message": told, "codexErrorInfo": "other"}).message == shown
 
 
@@ -305,9 +305,7 @@ def test_a_client_is_not_told_where_the_upstream_is(told: str, shown: str) -> No
         ([ExceptionGroup("", [ValueError("a"), TypeError("a")])], False),
     ],
 )
-def test_a_group_that_says_one_thing_is_told_as_one_error(
-    members: list[Exception], alone: bool
-) -> None:
+def test_a_group_of_equal_errors_is_one_error(members: list[Exception], alone: bool) -> None:
     group = ExceptionGroup("", members)
     told = only_member(group)
     assert (str(told) == "a") if alone else (told is group)

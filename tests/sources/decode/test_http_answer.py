@@ -77,7 +77,7 @@ def test_how_a_stream_begins_makes_no_difference(mark: bytes) -> None:
     assert read(body) == read(*one_by_one(body)) == read(stream(delta("ab")) + b"data: [DONE]\n\n")
 
 
-def test_a_type_that_only_the_event_name_tells_is_taken_from_there() -> None:
+def test_a_type_that_only_the_event_name_has_is_taken_from_there() -> None:
     body = b'event: response.output_text.delta\ndata: {"delta": "hi"}\n\n'
     assert words(read(body)) == "hi"
 

@@ -83,7 +83,7 @@ def test_the_body_refines_what_the_status_says(status: int, body: bytes, expecte
     assert facts(status, body) == expected
 
 
-def test_a_bad_request_is_told_in_the_words_of_the_backend() -> None:
+def test_a_bad_request_keeps_the_message_of_the_backend() -> None:
     body = error(message="Unknown parameter: 'foo'.", param="foo", code="unknown_parameter")
     failure = http_failure(400, JSON_TYPE, body)
     assert failure.message == "Unknown parameter: 'foo'."
@@ -122,7 +122,7 @@ def test_a_web_page_is_not_shown() -> None:
     assert failure.message == "the backend answered 502 Bad Gateway"
 
 
-def test_a_status_nobody_knows_is_shown_as_a_number() -> None:
+def test_an_unknown_status_is_shown_as_a_number() -> None:
     assert http_failure(599, {}, b"").message == "the backend answered 599"
 
 
@@ -131,7 +131,7 @@ def test_a_redirection_names_its_target() -> None:
     assert "https://elsewhere/v1/responses" in failure.message
 
 
-def test_an_address_with_nothing_behind_it_is_told_how_one_looks() -> None:
+def test_an_error_for_a_wrong_address_shows_a_right_one() -> None:
     assert "http://localhost:8000/v1" in http_failure(404, {}, b"Not Found").message
 
 
@@ -157,7 +157,7 @@ RETRIES: list[tuple[dict[str, str], bytes, float | None]] = [
 
 
 @pytest.mark.parametrize(("headers", "body", "expected"), RETRIES)
-def test_who_is_over_a_limit_is_told_when_to_come_back(
+def test_a_client_over_a_limit_learns_when_to_retry(
     headers: dict[str, str], body: bytes, expected: float | None
 ) -> None:
     assert http_failure(429, headers, body).retry_after == expected
@@ -172,7 +172,7 @@ def test_a_date_to_come_back_at_is_a_time_from_now() -> None:
     assert http_failure(503, {"retry-after": "Wed, 21 Oct 2015 07:28:00"}, b"").retry_after is None
 
 
-def test_only_who_may_come_back_is_told_when() -> None:
+def test_only_retryable_errors_say_when_to_retry() -> None:
     assert http_failure(500, {"retry-after": "7"}, b"").retry_after is None
 
 

@@ -113,7 +113,7 @@ def texts(events: Iterable[Event]) -> list[str]:
 
 @every_form
 @pytest.mark.parametrize("name", NAMES)
-def test_v1_lines_alone_tell_the_same_as_the_v2_lines_of_the_same_run(
+def test_v1_lines_alone_give_the_same_as_the_v2_lines_of_the_same_run(
     name: str, form: Form
 ) -> None:
     told_by_v2 = comparable(decode(v2_lines(name)))
@@ -123,11 +123,11 @@ def test_v1_lines_alone_tell_the_same_as_the_v2_lines_of_the_same_run(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_run_told_in_three_mirrors_is_decoded_once(name: str) -> None:
+def test_a_run_sent_in_three_dialects_is_decoded_once(name: str) -> None:
     assert comparable(decode(transcript(name))) == comparable(decode(v2_lines(name)))
 
 
-def test_the_text_of_a_run_told_in_three_mirrors_comes_once() -> None:
+def test_the_text_of_a_run_sent_in_three_dialects_comes_once() -> None:
     assert "".join(texts(decode(transcript("text")))) == "Hello, wörld 🌍!"
 
 
@@ -180,7 +180,7 @@ def test_a_delta_is_read_wherever_its_text_stands(deltas: list[Message]) -> None
     ["Hello", {"content": "Hello"}, {"content": [{"type": "text", "text": "Hello"}]}],
     ids=["text", "message", "parts"],
 )
-def test_messages_without_deltas_are_each_told_once(message: object) -> None:
+def test_messages_without_deltas_each_come_once(message: object) -> None:
     raw = {"type": "message", "role": "assistant", "content": [{"text": "Hello"}]}
     once = [v1("agent_message", message=message), v1("raw_response_item", item=raw)]
     assert texts(decode(once)) == ["Hello"]
@@ -225,7 +225,7 @@ def test_increments_of_a_call_in_text_deltas_make_one_call(key: str, inside_delt
     assert calls[0].call_id == "call_1" or key == "function_call"
 
 
-def test_text_and_a_call_in_one_delta_are_both_told() -> None:
+def test_text_and_a_call_in_one_delta_both_come() -> None:
     call = {"index": 0, "id": "call_1", "function": {"name": "readNote", "arguments": "{}"}}
     told = decode([v1("agent_message_delta", delta="Look: ", tool_calls=[call])])
     assert [type(event) for event in told] == [TextDelta, ToolCallFragment]
@@ -240,7 +240,7 @@ def test_a_finished_message_may_carry_whole_calls() -> None:
     assert [(c.call_id, c.name, c.arguments) for c in calls] == [("call_1", "localSearch", EXACT)]
 
 
-def test_a_requested_call_is_told_where_there_are_no_raw_items() -> None:
+def test_a_requested_call_counts_if_there_are_no_raw_items() -> None:
     request = v1("dynamic_tool_call_request", call_id="c1", tool="readNote", arguments={"path": 1})
     assert decode([request]) == [ToolCall("c1", "readNote", '{"path":1}')]
     item = {"type": "function_call", "call_id": "c1", "name": "readNote", "arguments": EXACT}
@@ -248,7 +248,7 @@ def test_a_requested_call_is_told_where_there_are_no_raw_items() -> None:
     assert told == [ToolCall("c1", "readNote", EXACT)]
 
 
-def test_the_output_of_a_tool_is_told_from_its_raw_item() -> None:
+def test_the_output_of_a_tool_comes_from_its_raw_item() -> None:
     item = {"type": "function_call_output", "call_id": "c1", "output": {"content": "done"}}
     assert decode([v1("raw_response_item", item=item)]) == [ToolOutput("c1", "done")]
 
@@ -256,7 +256,7 @@ def test_the_output_of_a_tool_is_told_from_its_raw_item() -> None:
 # -- reasoning -------------------------------------------------------------------------------------
 
 
-def test_reasoning_is_told_by_its_deltas_and_not_again() -> None:
+def test_reasoning_comes_from_its_deltas_and_only_once() -> None:
     messages = [
         v1("agent_reasoning_delta", delta="Thin"),
         v1("reasoning_content_delta", delta="Thin", summary_index=0),
@@ -267,7 +267,7 @@ def test_reasoning_is_told_by_its_deltas_and_not_again() -> None:
     assert decode(messages) == [ReasoningDelta("Thin"), ReasoningDelta("king")]
 
 
-def test_reasoning_without_deltas_is_told_by_its_finished_parts() -> None:
+def test_reasoning_without_deltas_comes_from_its_finished_parts() -> None:
     messages = [v1("agent_reasoning", text="First."), v1("agent_reasoning", text="Second.")]
     assert decode(messages) == [
         ReasoningDelta("First.", part=0),
@@ -276,14 +276,14 @@ def test_reasoning_without_deltas_is_told_by_its_finished_parts() -> None:
 
 
 @pytest.mark.parametrize("kind", ["agent_reasoning", "agent_reasoning_delta"])
-def test_the_sealed_reasoning_item_does_not_tell_its_summary_again(kind: str) -> None:
+def test_the_sealed_reasoning_item_does_not_repeat_its_summary(kind: str) -> None:
     item = {"type": "reasoning", "id": "rs_1", "summary": [{"text": "Hm"}]}
     sealed = item | {"encrypted_content": "gAAAA"}
     told = decode([v1(kind, text="Hm", delta="Hm"), v1("raw_response_item", item=sealed)])
     assert told == [ReasoningDelta("Hm"), ReasoningItem("rs_1", ("Hm",), "gAAAA")]
 
 
-def test_raw_reasoning_is_told_apart_from_its_summary() -> None:
+def test_raw_reasoning_is_distinguished_from_its_summary() -> None:
     messages = [
         v1("agent_reasoning_raw_content_delta", delta="deep"),
         v1("reasoning_raw_content_delta", delta="deep"),

@@ -1,4 +1,4 @@
-"""Items that a backend tells again under the same id: their text is told once."""
+"""Items that a backend sends again under the same id: their text comes once."""
 
 from __future__ import annotations
 
@@ -96,20 +96,20 @@ def decoded(messages: list[Message]) -> tuple[list[Event], int]:
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_a_message_is_told_once_however_often_it_comes(name: str) -> None:
+def test_a_repeated_message_counts_once(name: str) -> None:
     messages, texts, repeated = TABLE[name]
     events, dropped = decoded([STARTED, *messages])
     assert [event.text for event in events if isinstance(event, TextDelta)] == texts
     assert dropped == repeated
 
 
-def test_reasoning_is_told_once_too() -> None:
+def test_repeated_reasoning_counts_once() -> None:
     events, dropped = decoded([STARTED, thought(), thought()])
     assert sum(isinstance(event, ReasoningItem) for event in events) == 1
     assert dropped == 1
 
 
-def test_a_finished_item_of_the_responses_api_is_told_once() -> None:
+def test_a_repeated_item_of_the_responses_api_counts_once() -> None:
     content = [{"type": "output_text", "text": "A"}]
     item = {"type": "message", "role": "assistant", "id": "a", "content": content}
     done = {"type": "response.output_item.done", "item": item}

@@ -109,7 +109,7 @@ def test_the_usual_order_is_read_from_a_stream_of_server_sent_events() -> None:
     assert decode(messages) == decode(USUAL)
 
 
-def test_events_wrapped_as_notifications_tell_the_same() -> None:
+def test_events_wrapped_as_notifications_are_equivalent() -> None:
     wrapped = [{"method": message["type"], "params": message} for message in USUAL]
     assert decode(wrapped) == decode(USUAL)
 
@@ -184,7 +184,7 @@ def test_a_call_begun_as_a_content_part_comes_out_whole(
 
 
 @every_shape
-def test_a_call_told_only_inside_a_finished_message_comes_out_whole(
+def test_a_call_sent_only_inside_a_finished_message_comes_out_whole(
     part_type: str, naming: Message, identity: Message
 ) -> None:
     part = {"type": part_type, **merged(naming, identity), "arguments": EXACT}
@@ -225,13 +225,13 @@ def test_a_call_that_is_never_named_is_of_the_only_tool() -> None:
 # -- text and reasoning ----------------------------------------------------------------------------
 
 
-def test_text_told_only_by_finished_items_is_told_for_each() -> None:
+def test_text_sent_only_by_finished_items_comes_for_each() -> None:
     items = [message_item(output_text(text), item_id=text) for text in ("One.", "Two.")]
     messages = [sse("output_item.done", item=item) for item in items]
     assert texts(decode(messages)) == ["One.", "Two."]
 
 
-def test_text_told_only_when_its_part_is_done_is_told_once() -> None:
+def test_text_sent_only_when_its_part_is_done_comes_once() -> None:
     messages = [m for m in USUAL if m["type"] != "response.output_text.delta"]
     assert texts(decode(messages)) == ["Let me look."]
 
@@ -278,7 +278,7 @@ def test_reasoning_without_deltas_comes_by_its_finished_item() -> None:
     ]
 
 
-def test_the_reasoning_itself_is_told_apart_from_its_summary() -> None:
+def test_the_reasoning_itself_is_distinguished_from_its_summary() -> None:
     message = sse("reasoning_text.delta", item_id="rs_1", content_index=2, delta="deep")
     assert decode([message]) == [ReasoningDelta("deep", "text", 2, "rs_1")]
 

@@ -204,13 +204,13 @@ def test_without_raw_events_each_call_comes_once(silenced: tuple[str, ...]) -> N
     ]
 
 
-def test_without_raw_events_a_tools_output_is_told_by_its_item() -> None:
+def test_without_raw_events_a_tools_output_comes_from_its_item() -> None:
     messages = without(transcript("codex-0.166.0/call-answered.jsonl"), "rawResponse")
     outputs = [event for event in decode(messages) if isinstance(event, ToolOutput)]
     assert [(event.call_id, event.output) for event in outputs] == [("call_a", "tool result")]
 
 
-def test_without_raw_events_the_finished_reasoning_is_told_once() -> None:
+def test_without_raw_events_the_finished_reasoning_comes_once() -> None:
     messages = without(transcript("codex-0.166.0/reasoning.jsonl"), "rawResponse")
     told = [e for e in brief(decode(messages)) if e.startswith(("summary", "reasoning"))]
     assert told == [
@@ -229,12 +229,12 @@ def test_without_raw_events_the_finished_reasoning_is_told_once() -> None:
     ],
     ids=["no deltas", "neither deltas nor raw items", "started and raw", "raw items only"],
 )
-def test_without_deltas_the_whole_text_is_told_once(silenced: tuple[str, ...]) -> None:
+def test_without_deltas_the_whole_text_comes_once(silenced: tuple[str, ...]) -> None:
     messages = without(transcript("codex-0.166.0/text.jsonl"), *silenced)
     assert texts(decode(messages)) == ["Hello, wörld 🌍!"]
 
 
-def test_messages_that_came_only_as_raw_items_are_each_told() -> None:
+def test_messages_that_came_only_as_raw_items_each_come() -> None:
     messages = without(transcript("codex-0.166.0/call-answered.jsonl"), "item/")
     assert texts(decode(messages)) == ["Let me look.", "The tool said so."]
 
@@ -257,7 +257,7 @@ def test_usage_comes_once_for_each_upstream_response() -> None:
     assert [e for e in told if e.startswith(("usage", "response"))] == USAGE * 2
 
 
-def test_where_only_totals_are_told_usage_comes_once_for_each_change_of_the_total() -> None:
+def test_with_totals_only_usage_comes_once_for_each_change_of_the_total() -> None:
     messages = without(transcript("codex-0.89.0/undeclared-call.jsonl"), "codex/event/")
     totals = [
         m["params"]["tokenUsage"]["total"]["totalTokens"]
@@ -315,14 +315,14 @@ def test_usage_that_is_told_in_both_forms_counts_once(totals_first: bool) -> Non
         ("ECUT", "failed 502 upstream_error"),
     ],
 )
-def test_an_error_told_twice_is_reported_once(name: str, failure: str) -> None:
+def test_an_error_sent_twice_is_reported_once(name: str, failure: str) -> None:
     messages = transcript(f"codex-0.166.0/error-{name}.jsonl")
     assert brief(decode(messages))[-2:] == [failure, "end failed"]
     assert sum(isinstance(event, Failed) for event in decode(messages)) == 1
     assert sum(m.get("method") == "error" for m in messages) == 1
 
 
-def test_an_error_told_only_by_the_turns_status_is_reported() -> None:
+def test_an_error_sent_only_as_the_turns_status_is_reported() -> None:
     error = {"message": "no room", "codexErrorInfo": "contextWindowExceeded"}
     told = brief(decode([started(), completed("failed", error)]))
     assert told == ["failed 400 context_length_exceeded", "end failed"]

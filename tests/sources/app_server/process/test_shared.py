@@ -12,9 +12,9 @@ import trio
 from attrs import evolve
 
 from pipeline.errors import ProxyError
-from sources.app_server.process.backend import Pool
 from sources.app_server.process.options import BackendOptions
 from sources.app_server.process.patience import Patience
+from sources.app_server.process.pool import Pool
 from tests.support.chaos_turns import HELLO, failure, play, text
 from tests.support.fake_listening import fake_codex, pids
 from tests.support.sharing import Sharing, sharing
@@ -72,7 +72,7 @@ async def test_who_uses_it_needs_no_folder_of_its_own(
         assert not folders_in(tmp_path)
 
 
-async def test_nobody_but_its_owner_can_reach_its_socket(options: BackendOptions) -> None:
+async def test_only_its_owner_can_reach_its_socket(options: BackendOptions) -> None:
     async with sharing(options, 1) as alone:
         await say_hello(alone.pools[0], 1)
         assert alone.folder.stat().st_mode & 0o777 == 0o700
@@ -80,7 +80,7 @@ async def test_nobody_but_its_owner_can_reach_its_socket(options: BackendOptions
 
 
 @pytest.mark.parametrize(("folder", "left"), [("codex-daemon-7", 0), ("elsewhere", 2)])
-async def test_a_socket_that_codex_has_elsewhere_is_cleared_away_and_nobody_else_s(
+async def test_only_the_own_socket_that_codex_has_elsewhere_is_removed(
     options: BackendOptions, tmp_path: Path, folder: str, left: int
 ) -> None:
     theirs = tmp_path / folder / "0a1b"
@@ -162,7 +162,7 @@ async def test_one_that_is_killed_fails_its_turns_and_is_started_again_for_all(
     assert len(pids(tmp_path)) == 2
 
 
-async def test_one_that_cannot_start_is_told_of_with_its_last_words(tmp_path: Path) -> None:
+async def test_one_that_cannot_start_is_reported_with_its_stderr(tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\necho no config today >&2\nexit 7\n")
     broken.chmod(0o755)
@@ -172,7 +172,7 @@ async def test_one_that_cannot_start_is_told_of_with_its_last_words(tmp_path: Pa
         with trio.fail_after(SOON):
             while "no config today" not in pool.why_not:  # noqa: ASYNC110  (told from elsewhere)
                 await trio.sleep(0.01)
-        with pytest.raises(ProxyError, match="ended with status 7") as raised:
+        with pytest.raises(ProxyError, match="exited with status 7") as raised:
             await pool.lease()
     assert raised.value.failure.status == 503
     assert "no config today" not in raised.value.failure.message, "these are its operator's"

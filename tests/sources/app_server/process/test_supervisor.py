@@ -14,16 +14,16 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from pipeline.errors import Failure, ProxyError, UsageError
-from sources.app_server.process.backend import Pool, open_backend
 from sources.app_server.process.options import BackendOptions
 from sources.app_server.process.patience import Patience
+from sources.app_server.process.pool import Pool, open_pool
 from sources.app_server.process.supervisor import AppServer
 from sources.app_server.protocol.client import AppServerClient
 from sources.app_server.transport import child as child_process
 from sources.app_server.transport.stdio import StdioTransport
 from sources.app_server.transport.transport import Transport, TransportClosedError
 from sources.app_server.turn.place import Place
-from sources.demo.chaos_child import HURRY, ChaosChild
+from sources.demo.chaos_child import QUICK, ChaosChild
 from tests.support.chaos_turns import HELLO, failure, play, text
 
 
@@ -318,7 +318,7 @@ async def test_turns_that_come_at_once_are_spread_over_the_pool(tmp_path: Path) 
 
 
 async def test_a_server_that_is_down_is_left_out(tmp_path: Path) -> None:
-    down = AppServer("down", Failing().connect, ".", HURRY)
+    down = AppServer("down", Failing().connect, ".", QUICK)
     async with ChaosChild(tmp_path).running() as child:
         pool = Pool([down, child.server])
         assert text(await play(pool, "TEXT")) == HELLO
@@ -338,15 +338,15 @@ async def test_the_fake_takes_the_place_of_a_codex_and_sees_no_secret(
         f'echo "$@" > {tmp_path}/arguments',
         f'exec {sys.executable} -m pipeline fake-codex "$@"',
     )
-    async with open_backend(BackendOptions(codex=codex, patience=HURRY)) as pool:
+    async with open_pool(BackendOptions(codex=codex, patience=QUICK)) as pool:
         assert text(await play(pool, "TEXT")) == HELLO
     assert "sk-secret" not in (tmp_path / "environment").read_text()
     assert "features.shell_tool=false" in (tmp_path / "arguments").read_text()
 
 
 async def test_a_missing_program_is_a_clear_error() -> None:
-    with pytest.raises(UsageError, match="CODEX_BIN=no-such-codex: there is no such program"):
-        async with open_backend(BackendOptions(codex="no-such-codex")):
+    with pytest.raises(UsageError, match="CODEX_BIN=no-such-codex: no such program"):
+        async with open_pool(BackendOptions(codex="no-such-codex")):
             pass
 
 
@@ -355,13 +355,13 @@ async def test_a_program_that_cannot_run_is_a_clear_error(tmp_path: Path) -> Non
     broken.write_bytes(b"\x7fELF nothing")
     broken.chmod(0o755)
     options = BackendOptions(codex=str(broken), patience=Patience(handshake=0.2))
-    async with open_backend(options) as pool:
+    async with open_pool(options) as pool:
         found = failure(await play(pool, "TEXT"))
         assert found.status == 503
         assert "codex app-server cannot be started: Exec format error" in found.message
 
 
-async def test_a_program_that_is_something_else_tells_operators_its_last_words(
+async def test_operators_see_the_stderr_of_a_program_that_is_not_codex(
     tmp_path: Path,
 ) -> None:
     """Its output may end before its complaint has arrived. Anything may be in it: no client's."""
@@ -369,20 +369,20 @@ async def test_a_program_that_is_something_else_tells_operators_its_last_words(
     codex = program(tmp_path / "codex", *complaint)
     options = BackendOptions(codex=codex, patience=Patience(handshake=0.5, first_pause=0.05))
     with capture_logs() as logs:
-        async with open_backend(options) as pool:
+        async with open_pool(options) as pool:
             found = failure(await play(pool, "TEXT"))
-            assert "ended with status 2; its last words: no such option: -c" in pool.why_not
-    assert "codex app-server ended with status 2" in found.message
+            assert "exited with status 2; its last words: no such option: -c" in pool.why_not
+    assert "codex app-server exited with status 2" in found.message
     assert "no such option" not in found.message
     assert any("no such option: -c" in entry.get("reason", "") for entry in logs)
 
 
-async def test_clients_whose_backend_died_are_told_that_and_not_what_it_said(
+async def test_clients_of_a_dead_backend_learn_that_but_not_its_stderr(
     tmp_path: Path,
 ) -> None:
     async with ChaosChild(tmp_path).running() as child:
         found = failure(await play(child.pool, "TEXT !stderr=4000 !die"))
-        assert "codex app-server ended with status -9; send the request again" in found.message
+        assert "codex app-server exited with status -9; send the request again" in found.message
         assert "last words" not in found.message
         await child.until(lambda: "its last words: " in child.pool.why_not)
 
@@ -390,12 +390,12 @@ async def test_clients_whose_backend_died_are_told_that_and_not_what_it_said(
 async def test_an_error_behind_an_open_backend_comes_out_as_it_was_raised(tmp_path: Path) -> None:
     codex = program(tmp_path / "codex", "exec sleep 10")
     with pytest.raises(ValueError, match="mine"):
-        async with open_backend(BackendOptions(codex=codex)):
+        async with open_pool(BackendOptions(codex=codex)):
             raise ValueError("mine")
 
 
 async def test_a_home_that_does_not_exist_yet_is_made(tmp_path: Path) -> None:
     codex = program(tmp_path / "codex", "exit 1")
     home = tmp_path / "not" / "there"
-    async with open_backend(BackendOptions(codex=codex, home=home)):
+    async with open_pool(BackendOptions(codex=codex, home=home)):
         assert home.is_dir()

@@ -17,7 +17,7 @@ from sources.app_server.protocol.client import (
     BackendGoneError,
     BackendSilentError,
 )
-from sources.app_server.protocol.mailbox import MailboxClosedError
+from sources.app_server.protocol.mailbox import Mailbox, MailboxClosedError
 from sources.app_server.protocol.rpc import OVERLOADED, RpcError, ServerRequest
 from sources.app_server.protocol.thread import ThreadPlan
 from sources.app_server.turn.place import Place
@@ -47,7 +47,7 @@ async def test_what_the_backend_may_not_do_is_declined_whoever_asks(
     asked: list[ServerRequest] = []
     async with connected() as (wire, client):
         client.on_request = asked.append
-        client.open_mailbox("known")
+        client.open_mailbox("known", Mailbox())
         wire.say(question(method, thread, "ask-1"))
         await trio.testing.wait_all_tasks_blocked()
         assert wire.sent == [{"id": "ask-1", "result": DECLINED[method]}]
@@ -64,14 +64,16 @@ async def test_a_question_nobody_knows_is_refused_or_its_turn_would_hang() -> No
 
 async def test_a_tool_call_is_its_turns_to_answer_and_refused_when_there_is_none() -> None:
     async with connected() as (wire, client):
-        mailbox = client.open_mailbox("known")
+        mailbox = Mailbox()
+        client.open_mailbox("known", mailbox)
         wire.say(question("item/tool/call", "known", 1), question("item/tool/call", "gone", 2))
-        (delivery,) = await mailbox.take()
+        await mailbox.wait()
+        (delivery,) = mailbox.take_nowait()
         (request,) = delivery.letters
         await trio.testing.wait_all_tasks_blocked()
         assert [answer["id"] for answer in wire.sent] == [2]
         assert isinstance(request, ServerRequest)
-        await client.answer(request, {"success": True})
+        client.answer(request, {"success": True})
         await trio.testing.wait_all_tasks_blocked()
         assert wire.sent[-1] == {"id": 1, "result": {"success": True}}
 
@@ -79,40 +81,41 @@ async def test_a_tool_call_is_its_turns_to_answer_and_refused_when_there_is_none
 async def test_the_reader_reads_on_while_an_answer_cannot_be_sent() -> None:
     """A backend may stop reading until we read: were we to wait for it, both would for ever."""
     async with connected() as (wire, client):
-        mailbox = client.open_mailbox("t")
+        mailbox = Mailbox()
+        client.open_mailbox("t", mailbox)
         wire.gate = trio.Event()
         wire.say(question(APPROVAL, "t"))
         await trio.testing.wait_all_tasks_blocked()
         wire.say(delta("t", "on"))
-        letters: list[str] = []
-        with trio.move_on_after(0.2):
-            while "item/agentMessage/delta" not in letters:
-                letters += [
-                    message_of(letter)["method"]
-                    for delivery in await mailbox.take()
-                    for letter in delivery.letters
-                ]
+        await trio.testing.wait_all_tasks_blocked()
+        letters = [
+            message_of(letter)["method"]
+            for delivery in mailbox.take_nowait()
+            for letter in delivery.letters
+        ]
         assert letters == [APPROVAL, "item/agentMessage/delta"]
 
 
 async def test_a_turn_may_leave_while_its_question_is_declined() -> None:
     async with connected() as (wire, client):
-        client.open_mailbox("t")
+        client.open_mailbox("t", Mailbox())
         wire.gate = trio.Event()
         wire.say(delta("t", "a"), question(APPROVAL, "t"))
         await trio.testing.wait_all_tasks_blocked()
         client.close_mailbox("t")
         wire.gate.set()
         await trio.testing.wait_all_tasks_blocked()
-        mailbox = client.open_mailbox("u")
+        mailbox = Mailbox()
+        client.open_mailbox("u", mailbox)
         wire.say(delta("u", "b"))
         with trio.fail_after(30):
-            assert [len(delivery.letters) for delivery in await mailbox.take()] == [1]
+            await mailbox.wait()
+        assert [len(delivery.letters) for delivery in mailbox.take_nowait()] == [1]
 
 
 async def test_a_backend_that_asks_and_is_gone_ends_the_connection_and_nothing_else() -> None:
     async with connected() as (wire, client):
-        client.open_mailbox("t")
+        client.open_mailbox("t", Mailbox())
         wire.say(question(APPROVAL, "t"))
         wire.open = False
         with trio.fail_after(30):
@@ -209,18 +212,21 @@ async def test_an_overloaded_backend_is_not_taken_for_one_that_can_do_things(
 
 async def test_everybody_who_waits_is_told_at_once_when_the_connection_ends() -> None:
     async with connected() as (wire, client):
-        mailbox = client.open_mailbox("t")
+        mailbox = Mailbox()
+        client.open_mailbox("t", mailbox)
         pending = client.begin("turn/start", {})
         wire.hang_up()
         with trio.fail_after(30):
             with pytest.raises(BackendGoneError, match="it hung up"):
                 await pending.wait()
             with pytest.raises(MailboxClosedError, match="it hung up"):
-                await mailbox.take()
+                mailbox.take_nowait()
         with pytest.raises(BackendGoneError, match="it hung up"):
             client.begin("turn/start", {})
+        late = Mailbox()
+        client.open_mailbox("u", late)
         with pytest.raises(MailboxClosedError, match="it hung up"):
-            await client.open_mailbox("u").take()
+            late.take_nowait()
 
 
 async def test_a_backend_that_does_not_read_at_all_is_given_up_at_once(
@@ -280,7 +286,7 @@ async def test_a_thread_that_is_never_opened_is_not_waited_for_for_ever(
     async with connected() as (_, client), trio.open_nursery() as nursery:
         place = Place(client, Capabilities(dynamic_tools=True), ".", nursery)
         for _ in range(5):
-            session = Session(place)
+            session = Session(place, Mailbox())
             with pytest.raises(BackendSilentError):
                 await session.start(ThreadPlan(Turn(), place.capabilities, "."))
             nursery.start_soon(session.let_go)
@@ -295,7 +301,7 @@ async def test_a_thread_whose_opening_was_given_up_is_deleted_when_it_opens(
 ) -> None:
     async with connected() as (wire, client), trio.open_nursery() as nursery:
         place = Place(client, Capabilities(delete_thread=True), ".", nursery)
-        session = Session(place)
+        session = Session(place, Mailbox())
         with pytest.raises(BackendSilentError):
             await session.start(ThreadPlan(Turn(), place.capabilities, "."))
         nursery.start_soon(session.let_go)

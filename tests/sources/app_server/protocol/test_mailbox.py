@@ -1,122 +1,146 @@
-"""Where a turn's messages wait for it, unless it takes them as they come."""
+"""The queue between a connection's reader and a turn: in order, stamped, bounded."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 import trio
 import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sources.app_server.protocol.mailbox import Delivery, Letter, Mailbox, MailboxClosedError
-
-A, B, C = list[Letter]([b"a"]), list[Letter]([b"b"]), list[Letter]([b"c"])
-
-
-class Waiter:
-    """Takes from a mailbox again and again, and at once whatever is in `wanted`."""
-
-    def __init__(self, mailbox: Mailbox, wanted: bytes) -> None:
-        self._mailbox = mailbox
-        self._wanted = wanted
-        self.got: list[str] = []
-
-    def _at_once(self, delivery: Delivery) -> bool:
-        wanted = all(letter in self._wanted for letter in delivery.letters)  # type: ignore[operator]
-        if wanted:
-            self.got += [f"{letter!r} at once" for letter in delivery.letters]
-        return wanted
-
-    async def run(self) -> None:
-        while True:
-            for delivery in await self._mailbox.take(self._at_once):
-                self.got += [f"{letter!r}" for letter in delivery.letters]
+from sources.app_server.protocol.mailbox import (
+    MOST_TAKEN,
+    Delivery,
+    Letter,
+    Mailbox,
+    MailboxClosedError,
+)
+from sources.app_server.protocol.rpc import Notification
 
 
-async def test_what_comes_is_offered_to_whoever_waits_and_else_kept() -> None:
+def letters(*words: str) -> list[Letter]:
+    return [word.encode() for word in words]
+
+
+def words(taken: Sequence[Delivery]) -> list[str]:
+    found = (letter for delivery in taken for letter in delivery.letters)
+    return [letter.decode() for letter in found if isinstance(letter, bytes)]
+
+
+def test_everything_is_taken_in_order_and_each_delivery_keeps_its_own_time() -> None:
     mailbox = Mailbox()
-    waiter = Waiter(mailbox, b"bc")
-    mailbox.put(B, 1.0)  # nobody waits yet
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(waiter.run)
-        await trio.testing.wait_all_tasks_blocked()
-        mailbox.put(A, 2.0)
-        await trio.testing.wait_all_tasks_blocked()
-        mailbox.put(B, 3.0)
-        nursery.cancel_scope.cancel()
-    assert waiter.got == ["b'b'", "b'a'", "b'b' at once"]
+    mailbox.put(letters("a", "b"), 5.0)
+    mailbox.put(letters("c"), 6.0)
+    deliveries = mailbox.take_nowait()
+    assert [(words([delivery]), delivery.at) for delivery in deliveries] == [
+        (["a", "b"], 5.0),
+        (["c"], 6.0),
+    ]
+    assert len(mailbox) == 0
+    with pytest.raises(trio.WouldBlock):
+        mailbox.take_nowait()
 
 
-async def test_nothing_overtakes_what_somebody_was_woken_for() -> None:
-    mailbox = Mailbox()
-    waiter = Waiter(mailbox, b"bc")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(waiter.run)
-        await trio.testing.wait_all_tasks_blocked()
-        for letters in (B, A, B, C):  # all before anybody can run
-            mailbox.put(letters, 1.0)
-        await trio.testing.wait_all_tasks_blocked()
-        mailbox.put(C, 2.0)
-        nursery.cancel_scope.cancel()
-    assert waiter.got == ["b'b' at once", "b'a'", "b'b'", "b'c'", "b'c' at once"]
-
-
-async def test_who_no_longer_waits_is_offered_nothing() -> None:
-    mailbox = Mailbox()
-    waiter = Waiter(mailbox, b"b")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(waiter.run)
-        await trio.testing.wait_all_tasks_blocked()
-        nursery.cancel_scope.cancel()
-    mailbox.put(B, 1.0)
-    assert waiter.got == []
-    assert mailbox.empty() == [Delivery((b"b",), 1.0)]
-
-
-async def test_an_end_is_not_overtaken_either() -> None:
-    mailbox = Mailbox()
-    waiter = Waiter(mailbox, b"b")
-    with pytest.RaisesGroup(pytest.RaisesExc(MailboxClosedError, match="gone")):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(waiter.run)
-            await trio.testing.wait_all_tasks_blocked()
-            mailbox.close("gone")
-            mailbox.put(B, 1.0)
-    assert waiter.got == []
-
-
-def wrong(_: Delivery) -> bool:
-    raise ZeroDivisionError("a bug")
-
-
-async def test_a_mistake_is_raised_where_it_was_waited_for() -> None:
-    mailbox = Mailbox()
-
-    async def put() -> None:
-        await trio.testing.wait_all_tasks_blocked()
-        mailbox.put(A, 1.0)  # raises nothing: this is the reader of all turns
-        mailbox.put(B, 1.0)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(put)
-        with pytest.raises(ZeroDivisionError, match="a bug"):
-            await mailbox.take(wrong)
-    assert mailbox.empty() == [Delivery((b"b",), 1.0)]
-
-
-@pytest.mark.parametrize("emptied", [False, True])
-async def test_a_mistake_waits_for_whoever_was_just_cancelled_but_not_for_a_follow_up(
-    emptied: bool,
+@given(st.lists(st.integers(1, 2 * MOST_TAKEN), max_size=8))
+def test_at_most_so_many_are_taken_together_and_none_is_lost_or_moved_in_time(
+    sizes: list[int],
 ) -> None:
     mailbox = Mailbox()
-    with trio.CancelScope() as scope:
+    expected: list[tuple[str, float]] = []
+    for at, size in enumerate(sizes):
+        named = [f"{at}-{number}" for number in range(size)]
+        mailbox.put(letters(*named), float(at))
+        expected += [(name, float(at)) for name in named]
+    got: list[tuple[str, float]] = []
+    while mailbox:
+        deliveries = mailbox.take_nowait()
+        taken = [(word, d.at) for d in deliveries for word in words([d])]
+        assert 0 < len(taken) <= MOST_TAKEN
+        got += taken
+    assert got == expected
+    assert all(a <= b for (_, a), (_, b) in pairwise(got))
+
+
+async def test_a_turn_that_waits_is_woken_by_the_next_letter() -> None:
+    mailbox = Mailbox()
+    taken: list[str] = []
+
+    async def take() -> None:
+        await mailbox.wait()
+        taken.extend(words(mailbox.take_nowait()))
+
+    with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(mailbox.take, wrong)
+            nursery.start_soon(take)
             await trio.testing.wait_all_tasks_blocked()
-            scope.cancel()
-            mailbox.put(A, 1.0)
-    if emptied:  # as a held turn's mailbox is, before it goes on
-        assert mailbox.empty() == []
-        mailbox.put(B, 2.0)
-        assert await mailbox.take() == [Delivery((b"b",), 2.0)]
-    else:
-        with pytest.raises(ZeroDivisionError, match="a bug"):
-            await mailbox.take()
+            mailbox.put(letters("a"), 0.0)
+            mailbox.put(letters("b"), 0.0)
+    assert taken == ["a", "b"]
+
+
+async def test_a_wait_that_is_cancelled_loses_nothing_and_another_may_follow() -> None:
+    mailbox = Mailbox()
+    with trio.move_on_after(0):
+        await mailbox.wait()
+    mailbox.put(letters("a"), 0.0)
+    assert words(mailbox.take_nowait()) == ["a"]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(mailbox.wait)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(trio.BusyResourceError):
+            await mailbox.wait()
+        mailbox.notify()
+
+
+def test_an_end_comes_after_what_was_put_in_before_and_nothing_after_it() -> None:
+    mailbox = Mailbox()
+    mailbox.put(letters("a"), 0.0)
+    mailbox.close("gone")
+    mailbox.close("again")
+    mailbox.put(letters("b"), 0.0)
+    assert words(mailbox.take_nowait()) == ["a"]
+    with pytest.raises(MailboxClosedError, match="gone"):
+        mailbox.take_nowait()
+
+
+def test_a_mailbox_that_overflows_keeps_what_it_had_and_then_ends() -> None:
+    full, other = Mailbox(most_bytes=25), Mailbox(most_bytes=25)
+    for word in ("ten bytes.", "ten bytes,", "ten bytes!", "ten bytes?"):
+        full.put(letters(word), 0.0)
+    other.put(letters("ten bytes."), 0.0)
+    assert words(full.take_nowait()) == ["ten bytes.", "ten bytes,"]
+    with pytest.raises(MailboxClosedError, match="too slowly"):
+        full.take_nowait()
+    assert words(other.take_nowait()) == ["ten bytes."]
+
+
+def test_what_was_taken_makes_room() -> None:
+    mailbox = Mailbox(most_bytes=2 * MOST_TAKEN)
+    for _ in range(5):
+        mailbox.put(letters(*["x"] * (MOST_TAKEN + 1)), 0.0)
+        assert len(words(mailbox.take_nowait())) == MOST_TAKEN
+        assert len(words(mailbox.take_nowait())) == 1
+    assert not mailbox.closed
+
+
+async def test_the_first_reason_of_a_closed_mailbox_stays_and_wakes_its_turn() -> None:
+    mailbox = Mailbox()
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(mailbox.wait)
+            await trio.testing.wait_all_tasks_blocked()
+            mailbox.close("the first")
+            mailbox.close("the second")
+    with pytest.raises(MailboxClosedError, match="the first"):
+        mailbox.take_nowait()
+
+
+def test_the_size_of_a_message_that_was_read_already_counts_too() -> None:
+    mailbox = Mailbox(most_bytes=25)
+    mailbox.put([Notification("m", {}, {}, 20)], 0.0)
+    mailbox.put([Notification("m", {}, {}, 20)], 0.0)
+    assert len(mailbox) == 1
+    assert mailbox.closed

@@ -1,4 +1,4 @@
-"""What an app-server is told and given: names, words, valid text, and walls around it."""
+"""What an app-server gets: aliases, prompts, valid text, and confinement."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.errors import ProxyError
+from pipeline.formats.codex_tools import RESERVED
 from pipeline.loose_json import Json
 from pipeline.turn import Tool, Turn
 from sources.app_server.process.binary import find_codex
 from sources.app_server.process.hermetic import Confinement
 from sources.app_server.protocol.mcp_servers import configured_servers
-from sources.app_server.protocol.names import RESERVED, Aliases
+from sources.app_server.protocol.names import Aliases
 from sources.app_server.protocol.prompts import flattened, item_images, tool_prompt
 from sources.app_server.protocol.sendable import DEEPEST, check_sendable
 
@@ -31,7 +32,7 @@ NAMES = st.sampled_from(sorted(RESERVED)).flatmap(
 
 @given(st.lists(NAMES, unique=True))
 @example(["a.b", "a/b", "client_a_b"])
-def test_aliases_are_reversible_meet_nobody_and_are_none_that_codex_refuses(
+def test_aliases_are_reversible_unique_and_accepted_by_codex(
     names: list[str],
 ) -> None:
     aliases = Aliases(names)
@@ -102,7 +103,7 @@ def test_quotes_and_newlines_of_earlier_words_are_escaped() -> None:
     assert said.endswith("\n\ngo")
 
 
-def test_the_words_of_an_output_are_told_and_its_pictures_shown() -> None:
+def test_the_text_of_an_output_is_kept_and_its_images_are_sent() -> None:
     parts = [
         {"type": "input_text", "text": "see "},
         {"type": "input_image", "image_url": "data:x"},

@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import trio
-import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.loose_json import Json
-from sources.app_server.protocol.mailbox import Delivery, Letter, Mailbox, MailboxClosedError
 from sources.app_server.protocol.rpc import (
     OVERLOADED,
     UNKNOWN_METHOD,
@@ -162,80 +159,6 @@ def test_an_overloaded_backend_is_a_503() -> None:
 @pytest.mark.parametrize(
     "params", [{"threadId": "t"}, {"conversationId": "t"}, {"thread": {"id": "t"}}]
 )
-def test_a_message_tells_its_thread_in_either_dialect(params: Json) -> None:
+def test_a_message_has_its_thread_in_either_dialect(params: Json) -> None:
     (told,) = incoming({"method": "x", "params": params})
     assert thread_of(told) == "t"
-
-
-# -- mailboxes -----------------------------------------------------------------------------------
-
-
-def letters(*numbers: int, size: int = 10) -> list[Letter]:
-    return [Notification("m", {"n": number}, {}, size) for number in numbers]
-
-
-def numbers(taken: Sequence[Delivery]) -> list[int]:
-    found = (letter for delivery in taken for letter in delivery.letters)
-    return [letter.params["n"] for letter in found if not isinstance(letter, bytes)]
-
-
-async def test_a_mailbox_gives_everything_in_order_at_once_each_with_its_own_time() -> None:
-    mailbox = Mailbox()
-    mailbox.put(letters(1, 2), 5.0)
-    mailbox.put(letters(3), 6.0)
-    deliveries = await mailbox.take()
-    assert [(numbers([delivery]), delivery.at) for delivery in deliveries] == [
-        ([1, 2], 5.0),
-        ([3], 6.0),
-    ]
-
-
-async def test_a_reader_waits_for_the_next_letter() -> None:
-    mailbox = Mailbox()
-    taken: list[int] = []
-
-    async def take() -> None:
-        taken.extend(numbers(await mailbox.take()))
-
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(take)
-            await trio.testing.wait_all_tasks_blocked()
-            mailbox.put(letters(1), 0.0)
-    assert taken == [1]
-
-
-async def test_a_mailbox_that_overflows_keeps_what_it_had_and_then_ends() -> None:
-    full, other = Mailbox(most_bytes=25), Mailbox(most_bytes=25)
-    for number in range(5):
-        full.put(letters(number), 0.0)
-    other.put(letters(9), 0.0)
-    assert numbers(await full.take()) == [0, 1]
-    with pytest.raises(MailboxClosedError, match="too slowly"):
-        await full.take()
-    assert numbers(await other.take()) == [9]
-
-
-async def test_reading_makes_room() -> None:
-    mailbox = Mailbox(most_bytes=25)
-    for number in range(10):
-        mailbox.put(letters(number), 0.0)
-        assert numbers(await mailbox.take()) == [number]
-
-
-async def test_the_first_reason_of_a_closed_mailbox_stays_and_wakes_its_reader() -> None:
-    mailbox = Mailbox()
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
-
-            async def take() -> None:
-                with pytest.raises(MailboxClosedError, match="the first"):
-                    await mailbox.take()
-
-            nursery.start_soon(take)
-            await trio.testing.wait_all_tasks_blocked()
-            mailbox.close("the first")
-            mailbox.close("the second")
-    mailbox.put(letters(1), 0.0)
-    with pytest.raises(MailboxClosedError, match="the first"):
-        await mailbox.take()

@@ -48,7 +48,7 @@ async def test_a_full_pipe_takes_a_message_whole_or_not_at_all(tmp_path: Path) -
         nursery.cancel_scope.cancel()
 
 
-async def test_nobody_is_told_of_a_broken_pipe_too_early(tmp_path: Path) -> None:
+async def test_a_broken_pipe_is_not_reported_too_early(tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         child = await started(nursery, tmp_path, "")
         await child.process.wait()

@@ -12,16 +12,14 @@ import trio
 
 from pipeline import assembly
 from pipeline.assembly import Settings
-from pipeline.chain import Pipeline
 from pipeline.events import Event, Failed, ToolCall, TurnEnd, Usage
-from pipeline.stage import Receive
+from pipeline.recipe import Pipeline
 from pipeline.turn import OutputSchema, Tool
-from sinks.collect import Collect
-from sources.app_server.protocol import client as client_module
 from sources.app_server.protocol.mailbox import Mailbox
 from sources.app_server.transport import stdio
 from sources.app_server.transport.framing import LineFramer
-from sources.app_server.turn.turns import AppServerTurn
+from sources.app_server.turn import incoming
+from sources.app_server.turn.source import AppServerSource
 from sources.demo.chaos_child import ChaosChild
 from tests.support.chaos_turns import HELLO, play, text, turn_of
 
@@ -206,26 +204,17 @@ async def test_fifty_turns_at_once_hear_nothing_of_each_other(tmp_path: Path) ->
         assert (started, len(child.told("turn/interrupt"))) == (50, 0)
 
 
-class Stuck:
-    """A client that reads nothing until it is let, and then everything."""
-
-    def __init__(self, go_on: trio.Event) -> None:
-        self._go_on = go_on
-
-    async def run(self, receive: Receive) -> list[Event]:
-        await self._go_on.wait()
-        return await Collect().run(receive)
-
-
 async def test_a_client_that_does_not_read_fails_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "Mailbox", partial(Mailbox, 1_000_000))
+    monkeypatch.setattr(incoming, "Mailbox", partial(Mailbox, 1_000_000))
     go_on, stuck = trio.Event(), list[Event]()
 
     async def do_not_read(child: ChaosChild) -> None:
-        source = AppServerTurn(child.pool, turn_of("!endless"))
-        stuck.extend(await Pipeline().run(source, Stuck(go_on)))
+        async with Pipeline().open(AppServerSource(child.pool), turn_of("!endless")) as chain:
+            await go_on.wait()
+            async for burst in chain:
+                stuck.extend(burst)
 
     async with ChaosChild(tmp_path).running() as child:
         counters = (await child.pool.lease()).client.counters

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from pipeline import assembly
 from pipeline.assembly import Settings
-from pipeline.chain import Pipeline
 from pipeline.events import Event, ToolCall
 from pipeline.loose_json import Json
+from pipeline.recipe import Pipeline
 from pipeline.stage import Stage
 from pipeline.turn import Tool, Turn
 from sinks.collect import Collect

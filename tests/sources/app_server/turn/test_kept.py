@@ -94,6 +94,13 @@ FOLLOW_UPS: dict[str, tuple[tuple[Json, ...], bool]] = {
         (ASKED, SAID, {**CALL, "arguments": '{"a":1'}, OTHER, OUTPUT, OTHER_OUTPUT),
         False,
     ),
+    "a number beyond those that are exact in every language": (
+        (
+            *(ASKED, SAID, {**CALL, "arguments": '{"a":9007199254740993.0}'}),
+            *(OTHER, OUTPUT, OTHER_OUTPUT),
+        ),
+        False,
+    ),
     "true for 1": (
         (ASKED, SAID, {**CALL, "arguments": '{"a":true}'}, OTHER, OUTPUT, OTHER_OUTPUT),
         False,
@@ -137,10 +144,9 @@ async def test_a_follow_up_continues_only_what_it_repeats(
     name: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     items, matches = FOLLOW_UPS[name]
-    threads, session = KeptThreads(), FakeSession()
+    threads = KeptThreads()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(threads.keep, kept(session, CALL, OTHER))
-        await trio.testing.wait_all_tasks_blocked()
+        threads.keep(kept(FakeSession(nursery), CALL, OTHER))
         found = threads.take(evolve(TURN, items=items))
         assert (found is not None) == matches
         if found is not None:
@@ -181,9 +187,10 @@ def test_another_form_of_the_answer_is_no_other_request(changed: dict[str, Any])
 async def test_a_kept_thread_is_let_go_when_its_time_is_over(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    threads, session = KeptThreads(KeepOptions(seconds=60)), FakeSession()
-    start = trio.current_time()
-    await threads.keep(kept(session, CALL))
+    threads, start = KeptThreads(KeepOptions(seconds=60)), trio.current_time()
+    async with trio.open_nursery() as nursery:
+        session = FakeSession(nursery)
+        threads.keep(kept(session, CALL))
     assert session.gone.is_set()
     assert trio.current_time() == pytest.approx(start + 60)
     assert threads.take(evolve(TURN, items=(ASKED, CALL, OUTPUT))) is None
@@ -195,18 +202,19 @@ async def test_the_thread_unused_for_longest_is_let_go_first(
     threads = KeptThreads(KeepOptions(most=1))
     async with trio.open_nursery() as nursery:
         first, second = FakeSession(nursery), FakeSession(nursery)
-        nursery.start_soon(threads.keep, kept(first, CALL))
+        threads.keep(kept(first, CALL))
         await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(threads.keep, kept(second, OTHER))
+        threads.keep(kept(second, OTHER))
         await trio.testing.wait_all_tasks_blocked()
         assert (first.gone.is_set(), second.gone.is_set(), len(threads)) == (True, False, 1)
         nursery.cancel_scope.cancel()
 
 
 async def test_a_thread_whose_backend_died_is_not_continued() -> None:
-    threads, session = KeptThreads(), FakeSession()
+    threads = KeptThreads()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(threads.keep, kept(session, CALL))
+        session = FakeSession(nursery)
+        threads.keep(kept(session, CALL))
         await trio.testing.wait_all_tasks_blocked()
         session.alive = False
         assert threads.take(evolve(TURN, items=(ASKED, CALL, OUTPUT))) is None
@@ -218,7 +226,7 @@ async def test_equal_call_ids_of_two_owners_do_not_evict_each_other() -> None:
     async with trio.open_nursery() as nursery:
         sessions = {owner: FakeSession(nursery) for owner in ("ann", "bob")}
         for owner, session in sessions.items():
-            nursery.start_soon(threads.keep, kept(session, CALL, turn=evolve(TURN, owner=owner)))
+            threads.keep(kept(session, CALL, turn=evolve(TURN, owner=owner)))
         await trio.testing.wait_all_tasks_blocked()
         assert len(threads) == 2
         follow_up = evolve(TURN, items=(ASKED, CALL, OUTPUT))
@@ -236,7 +244,7 @@ async def test_the_same_conversation_again_takes_the_place_of_the_first() -> Non
     async with trio.open_nursery() as nursery:
         first, second = FakeSession(nursery), FakeSession(nursery)
         for session in (first, second):
-            nursery.start_soon(threads.keep, kept(session, CALL))
+            threads.keep(kept(session, CALL))
             await trio.testing.wait_all_tasks_blocked()
         assert (first.gone.is_set(), second.gone.is_set(), len(threads)) == (True, False, 1)
         nursery.cancel_scope.cancel()

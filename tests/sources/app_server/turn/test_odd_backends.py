@@ -18,10 +18,11 @@ from pipeline.turn import Turn
 from sinks.collect import Collect
 from sources.app_server.protocol.capabilities import Learned
 from sources.app_server.turn.record import Recorder
-from sources.app_server.turn.turns import AppServerTurn
+from sources.app_server.turn.source import AppServerSource
 from sources.decode.turn_decoder import TurnDecoder
 from sources.replay import Replay
-from tests.sources.app_server.turn.test_slow_calls import GO, LAST, Stalls, calls, told, untold
+from tests.sources.app_server.turn.test_slow_calls import GO, LAST, calls, told, untold
+from tests.support.chain_parts import read, stalling
 from tests.support.slow_codex import (
     TOOL,
     Answer,
@@ -187,8 +188,8 @@ async def test_replay_has_the_usage_and_the_end_behind_a_late_call(
     burst = [Step(0.0, "text", "Hm."), *calls(0.1), Step(0.5, "text", "a"), *calls(7.0)]
     turn = Turn(model="m", items=tuple(GO), tools=(TOOL,))
     async with slow_codex(burst, LAST, tells=True, learned=Learned()) as (_, backend):
-        source = AppServerTurn(backend, turn)
-        await recipe(Settings()).run(source, Stalls(), turn, fuse=True)
+        source = AppServerSource(backend)
+        await read(recipe(Settings()), source, stalling, turn, fuse=True)
         await trio.testing.wait_all_tasks_blocked()
         live = await ask(backend, FOLLOW_UP, record=tmp_path)
     assert live.usage == [1010]

@@ -16,9 +16,9 @@ from pipeline.assembly import Settings, backend_options, recorder
 from pipeline.errors import ProxyError, UsageError
 from pipeline.loose_json import Json
 from pipeline.turn import Tool, Turn
-from sources.app_server.process.backend import open_backend
 from sources.app_server.process.facts import BackendFacts
 from sources.app_server.process.options import BackendOptions
+from sources.app_server.process.pool import open_pool
 from sources.app_server.protocol.capabilities import Capabilities, probe
 from sources.app_server.protocol.client import AppServerClient, BackendGoneError, Pending
 from sources.app_server.protocol.images import check_images
@@ -83,9 +83,9 @@ def test_a_picture_passes(url: str) -> None:
     [
         ("data:image/png;base64,AAAA", "is not a image/png file"),
         ("data:image/png;base64,%%%", "is not valid base64"),
-        (f"data:image/tiff;base64,{PNG}", "PNG, JPEG, GIF and WebP"),
-        ("file:///etc/passwd", "neither a http(s) address nor a data URL"),
-        ("", "neither a http(s) address nor a data URL"),
+        (f"data:image/tiff;base64,{PNG}", "PNG, JPEG, GIF or WebP"),
+        ("file:///etc/passwd", "neither an http(s) URL nor a data URL"),
+        ("", "neither an http(s) URL nor a data URL"),
     ],
 )
 def test_what_is_no_picture_is_refused_with_a_reason(url: str, says: str) -> None:
@@ -176,8 +176,8 @@ def test_a_token_file_that_is_not_there_is_named() -> None:
 
 
 async def test_an_address_of_another_kind_is_refused() -> None:
-    with pytest.raises(UsageError, match="CODEX_APP_SERVER=http://x is not possible"):
-        async with open_backend(BackendOptions(addresses=("http://x",))):
+    with pytest.raises(UsageError, match="CODEX_APP_SERVER must be stdio"):
+        async with open_pool(BackendOptions(addresses=("http://x",))):
             pass
 
 

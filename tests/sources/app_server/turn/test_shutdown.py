@@ -13,15 +13,14 @@ from attrs import evolve
 
 from pipeline import assembly
 from pipeline.assembly import Settings
-from pipeline.chain import Pipeline
 from pipeline.events import ToolCall
-from pipeline.stage import Receive
+from pipeline.recipe import Pipeline
 from pipeline.turn import Turn
 from sources.app_server.protocol.client import CALMING, MOST_LEAVING, AppServerClient
 from sources.app_server.turn import session as session_module
 from sources.app_server.turn.kept import KeepOptions
 from sources.app_server.turn.place import Bounds
-from sources.app_server.turn.turns import AppServerTurn
+from sources.app_server.turn.source import AppServerSource
 from sources.demo.chaos_child import ChaosChild
 from tests.support.chaos_turns import failure, play, text, turn_of
 
@@ -34,9 +33,10 @@ class Waiting:
     def __init__(self) -> None:
         self.reads = trio.Event()
 
-    async def run(self, receive: Receive) -> None:
-        async for _ in receive:
-            self.reads.set()
+    async def read(self, child: ChaosChild, turn: Turn) -> None:
+        async with Pipeline().open(AppServerSource(child.pool), turn) as chain:
+            async for _ in chain:
+                self.reads.set()
 
 
 @asynccontextmanager
@@ -44,7 +44,7 @@ async def playing(child: ChaosChild, words: str) -> AsyncGenerator[Waiting]:
     """A turn under way; when the block is left, so does its client."""
     client = Waiting()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Pipeline().run, AppServerTurn(child.pool, turn_of(words)), client)
+        nursery.start_soon(client.read, child, turn_of(words))
         yield client
         nursery.cancel_scope.cancel()
 
@@ -166,7 +166,7 @@ async def test_what_comes_after_an_interrupt_belongs_to_nobody(tmp_path: Path) -
             await reader.reads.wait()
         await until_let_go(child)
         assert text(await play(child.pool, "TEXT")) == "Hello, wörld 🌍!"
-        assert client.counters["belongs to nobody"] >= 4
+        assert client.counters["for no open thread"] >= 4
         refused = [m for m in child.log() if "error" in m and "method" not in m]
         assert [message["error"]["code"] for message in refused] == [-32601]
 
@@ -264,15 +264,11 @@ async def test_a_backend_that_does_not_read_is_a_504_too(tmp_path: Path) -> None
 
 
 async def test_a_client_that_never_reads_does_not_keep_its_turn_for_ever(tmp_path: Path) -> None:
-    class Asleep:
-        async def run(self, receive: Receive) -> None:
-            await trio.sleep_forever()
-
-    async with ChaosChild(tmp_path).running() as child, trio.open_nursery() as nursery:
-        source = AppServerTurn(child.pool, turn_of("LONG !slow=0.01"), Bounds(total=0.2))
-        nursery.start_soon(Pipeline().run, source, Asleep())
+    async with ChaosChild(tmp_path).running() as child:
+        source = AppServerSource(child.pool, Bounds(total=0.2))
+        async with Pipeline().open(source, turn_of("LONG !slow=0.01")):
+            await child.until(lambda: child.told("turn/interrupt"))
         await until_let_go(child)
-        nursery.cancel_scope.cancel()
 
 
 # -- held turns ----------------------------------------------------------------------------------

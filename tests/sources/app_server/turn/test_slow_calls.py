@@ -16,15 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.assembly import Settings, recipe
-from pipeline.events import Event, ToolCall, TurnEnd, TurnStart
-from pipeline.stage import Receive
+from pipeline.events import ToolCall, TurnEnd, TurnStart
 from pipeline.turn import Turn
 from sinks.collect import Collect
 from sources.app_server.protocol.capabilities import Learned
 from sources.app_server.turn.kept import KeepOptions
 from sources.app_server.turn.place import Bounds
-from sources.app_server.turn.turns import AppServerTurn
+from sources.app_server.turn.source import AppServerSource
 from sources.replay import Replay
+from tests.support.chain_parts import read, stalling
 from tests.support.slow_codex import (
     TOOL,
     Answer,
@@ -148,17 +148,6 @@ async def test_a_longer_grace_is_not_overruled(autojump_clock: trio.testing.Mock
     assert len(answer.calls) == 2
 
 
-class Stalls:
-    """A client that reads its first burst and then nothing for a while."""
-
-    async def run(self, receive: Receive) -> list[Event]:
-        events = [*await receive.receive()]
-        await trio.sleep(30.0)
-        async for burst in receive:
-            events += burst
-        return events
-
-
 @pytest.mark.parametrize("fuse", [True, False])
 async def test_calls_made_in_time_arrive_though_their_client_stalls(
     fuse: bool, autojump_clock: trio.testing.MockClock
@@ -166,8 +155,8 @@ async def test_calls_made_in_time_arrive_though_their_client_stalls(
     burst = [Step(0.0, "text", "Hm."), *calls(*[0.2] * 12), *calls(5.0)]
     turn = Turn(model="m", items=tuple(GO), tools=(TOOL,))
     async with slow_codex(burst, tells=False, learned=untold()) as (_, backend):
-        source = AppServerTurn(backend, turn)
-        events = await recipe(Settings()).run(source, Stalls(), turn, fuse=fuse)
+        source = AppServerSource(backend)
+        events = await read(recipe(Settings()), source, stalling, turn, fuse=fuse)
     made = [event.call_id for event in events if isinstance(event, ToolCall)]
     assert made == [f"call_{number}" for number in range(1, 13)]
 
@@ -183,8 +172,8 @@ async def test_a_call_that_was_read_too_late_is_handed_out_by_the_follow_up(
     turn = Turn(model="m", items=tuple(GO), tools=(TOOL,))
     learned = Learned() if tells else untold()
     async with slow_codex(burst, LAST, tells=tells, learned=learned) as (codex, backend):
-        source = AppServerTurn(backend, turn)
-        events = await recipe(Settings()).run(source, Stalls(), turn, fuse=fuse)
+        source = AppServerSource(backend)
+        events = await read(recipe(Settings()), source, stalling, turn, fuse=fuse)
         await trio.testing.wait_all_tasks_blocked()
         first = Answer(events, 0.0)
         second = await ask(backend, followed(GO, first), record=tmp_path)

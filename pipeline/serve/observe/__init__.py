@@ -1,0 +1,1 @@
+"""What the server reports of itself: logs, metrics, and the facts of each request."""

@@ -1,1 +1,0 @@
-"""What the server remembers: responses, and the key it seals with."""

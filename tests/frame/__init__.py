@@ -1,0 +1,1 @@
+"""Tests of the frame: the recipe, the chain that runs it, and the laws of both."""
