@@ -74,6 +74,8 @@ class AppServerTurn(Incoming):
         self._failure: Failure | None = None
         self._mistake: Exception | None = None
         self._over = False
+        self._left = False
+        """Whether nothing is received any more. The thread may have been opened at that moment."""
         self._outcome: Outcome | None = None
         self._response_ends: ResponseEnds = "unknown"
         self._answer = Answer(turn)
@@ -88,6 +90,8 @@ class AppServerTurn(Incoming):
 
     async def run(self) -> None:
         """Open the thread; then watch over the limits until this is cancelled."""
+        if self._left:
+            return
         try:
             await self._open()
         except ProxyError as error:
@@ -98,7 +102,7 @@ class AppServerTurn(Incoming):
             self._mailbox.notify()
             return
         finally:
-            if self._reader is None:
+            if self._reader is None or self._left:
                 self._let_go()
         while True:
             self._alarm = trio.CancelScope(deadline=self._due())
@@ -311,6 +315,7 @@ class AppServerTurn(Incoming):
     def leave(self) -> None:
         """Keep the thread if its client now has calls to run; else let it go. Nothing is awaited:
         what must still be said to the backend is said from the backend's nursery."""
+        self._left = True
         if self._reader is not None:  # else the task that opens the thread lets go of it
             self._let_go()
 
