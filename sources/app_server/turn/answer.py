@@ -30,7 +30,7 @@ class Answer:
         self._text_before_response = 0
         self.calls: list[MadeCall] = []
         self._ends: list[Usage | ResponseEnd] = []
-        self._in_response = False
+        self.in_response = False
         """Whether the response that made the last call has not been seen to end."""
 
     def note(self, burst: Burst) -> None:
@@ -41,11 +41,11 @@ class Answer:
                 del self._text[self._text_before_response :]  # it is said again
             elif isinstance(event, ToolCall):
                 self.calls.append(MadeCall(event, len(self._text)))
-                self._in_response = True
+                self.in_response = True
             elif isinstance(event, Usage | ResponseEnd):
                 self._ends.append(event)
                 self._text_before_response = len(self._text)
-                self._in_response = self._in_response and isinstance(event, Usage)
+                self.in_response = self.in_response and isinstance(event, Usage)
 
     def waits(self, session: Session) -> bool:
         """Whether calls were made that Codex waits for, as it was given their tools."""
@@ -59,8 +59,8 @@ class Answer:
         Where the backend reports the end of a response, a turn that was left before it was cut in
         the middle.
         """
-        cut = self._in_response and ends_are_told
-        if session.ended or cut or not self.waits(session):
+        cut = self.in_response and ends_are_told
+        if session.ended or session.interrupted or cut or not self.waits(session):
             return False
         # A call of a tool that Codex was not given it answers itself, and goes on.
         return self._offered.issuperset(made.call.name for made in self.calls)
@@ -97,6 +97,6 @@ class Answer:
             text="".join(self._text),
             text_before_calls="".join(self._text[: in_time[-1].text_before]),
             calls=tuple(Call(*call) for call in calls),
-            response_open=self._in_response,
+            response_open=self.in_response,
             late=late,
         )

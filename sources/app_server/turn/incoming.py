@@ -255,7 +255,8 @@ class AppServerTurn(Incoming):
     def _awaits_outputs(self, burst: Burst) -> bool:
         """Whether nothing more can come before the outputs of this answer's calls."""
         session = self._session
-        if not self._answer.calls or session is None or not self._answer.waits(session):
+        answer = self._answer
+        if not answer.calls or answer.in_response or session is None or not answer.waits(session):
             return False
         ends = session.place.learned.response_ends == "told"
         return ends and any(isinstance(event, ResponseEnd) for event in burst)

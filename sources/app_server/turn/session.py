@@ -60,6 +60,11 @@ class Session:
     def alive(self) -> bool:
         return self.place.client.gone is None
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether the backend was asked to stop: nothing more is heard of the turn."""
+        return self._interrupting is not None
+
     async def start(self, plan: ThreadPlan) -> None:
         """Open the thread, give it its history, start the turn."""
         client = self.place.client

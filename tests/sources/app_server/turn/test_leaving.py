@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 import trio
 import trio.testing
 
+from pipeline.events import ToolCall
 from pipeline.loose_json import Json
 from pipeline.turn import Turn
 from sources.app_server.protocol.capabilities import Learned
+from sources.app_server.turn.place import Bounds
 from sources.app_server.turn.source import AppServerSource
 from tests.support.slow_codex import TOOL, OneBackend, SlowCodex, Step, ask, followed, slow_codex
 
@@ -55,3 +59,34 @@ async def test_a_follow_up_that_is_left_at_once_leaves_no_thread(
         await trio.sleep(700)  # longer than a thread is kept
         assert backend.place.client.load == 0
         assert (codex.interrupted, sent(codex, "thread/delete")) == (1, 1)
+
+
+async def test_a_turn_that_failed_behind_its_call_is_not_kept(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """It was interrupted, so a follow-up on its thread would wait for nothing."""
+    responses = [[Step(0.5, "call"), Step(3.0, "text", "more")], [Step(0.1, "text", "Done.")]]
+    bounds = Bounds(total=2.0)
+    async with slow_codex(*responses, tells=False, bounds=bounds) as (codex, backend):
+        first = await ask(backend, GO)
+        assert [call.call_id for call in first.calls] == ["call_1"]
+        assert len(backend.kept) == 0
+        await trio.sleep(1.0)
+        assert (codex.interrupted, sent(codex, "thread/delete")) == (1, 1)
+
+
+async def test_the_end_of_an_earlier_response_does_not_cut_off_the_calls_of_a_later_one(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A client that stalls reads both in one burst."""
+    text = [Step(0.1, "text", "Hm.")]
+    calls = [Step(0.5, "call"), Step(2.0, "call")]
+    async with slow_codex(text, calls, tells=True, learned=Learned("told")) as (_, backend):
+        made: list[str] = []
+        async with AppServerSource(backend).open(turn_of(GO)) as incoming:
+            await trio.sleep(1.0)
+            with suppress(trio.EndOfChannel):
+                while True:
+                    burst = await incoming.receive()
+                    made += [event.call_id for event in burst if isinstance(event, ToolCall)]
+        assert made == ["call_1", "call_2"]
