@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import httpx
 import trio
@@ -27,6 +27,8 @@ MOST_OF_AN_ERROR: Final = 64 * 1024
 """How much of the body of an error is read."""
 LONGEST_LIST: Final = 4 * 1024 * 1024
 """How many bytes a list of models may have."""
+AT_ONCE: Final = 0.001
+"""Bytes that come within this time have one stamp."""
 LAST_BYTES: Final = 0.1
 """How long the end of an answer's bytes is waited for once its last event has been told."""
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
@@ -166,35 +168,42 @@ class ResponsesApiTurn(Incoming):
                 with trio.move_on_at(due):
                     await self._unread.wait()
                 if trio.current_time() >= due and not self._unread:
-                    self._unread.end(_too_slow(self._api))
+                    self.fail(_too_slow(self._api))
 
     def receive_nowait(self) -> Burst:
+        if trio.current_time() >= self._started + self._api.bounds.total:
+            self.fail(_too_slow(self._api))  # there may always be something to take
         while not self._over:
-            data = self._unread.take_nowait()
+            pieces = self._unread.take_nowait()
+            events: list[Event] = []
             try:
-                events = self._decoded(data)
+                for piece in pieces:
+                    events += self._answer.feed(bytes(piece.data), piece.at)
+                if not pieces:
+                    events += self._last()
+                self._over = self._decoder.ended or not pieces
             except ProxyError as error:
                 now = trio.current_time()
                 self._over = True
-                return self._burst([Failed(error.failure, at=now), TurnEnd("failed", at=now)])
-            self._over = self._decoder.ended or not data
+                events += (Failed(error.failure, at=now), TurnEnd("failed", at=now))
             if self._decoder.ended and self._reuse:
                 self._unread.finish()
             if events:
                 return self._burst(events)
         raise trio.EndOfChannel
 
-    def _decoded(self, data: bytes) -> Sequence[Event]:
-        """The events in what was read; nothing was read at the end. ProxyError if it failed."""
+    def _last(self) -> Sequence[Event]:
+        """The events at the end of what was read. ProxyError if it failed."""
         unread = self._unread
-        if data:
-            return self._answer.feed(data, unread.at)
         if unread.failure is not None:
             raise ProxyError(unread.failure)
         return () if unread.broken else self._answer.close(unread.at)
 
     def fail(self, failure: Failure) -> None:
-        self._unread.end(failure)
+        """What was read before is still given out; nothing more is read."""
+        if not (self._over or self._unread.ended):
+            self._unread.end(failure)
+            self._unread.reading.cancel()
 
     def _burst(self, events: Sequence[Event]) -> Burst:
         burst = tuple(self._discreet(e) if isinstance(e, Failed) else e for e in events)
@@ -206,6 +215,13 @@ class ResponsesApiTurn(Incoming):
     def _discreet(self, event: Failed) -> Failed:
         message = self._api.without_key(event.error.message)
         return evolve(event, error=evolve(event.error, message=message))
+
+
+class _Piece(NamedTuple):
+    """Bytes, and when they came."""
+
+    data: bytearray
+    at: float
 
 
 class _Unread:
@@ -221,26 +237,30 @@ class _Unread:
         """What the reading raised, to be raised where it is taken."""
         self.reading = trio.CancelScope()
         """Where the reading is done."""
-        self._data = bytearray()
-        self._ended = False
+        self.ended = False
+        self._pieces: list[_Piece] = []
+        self._bytes = 0
         self._finishing = False
         self._change = trio.lowlevel.ParkingLot()
 
     def __bool__(self) -> bool:
-        return bool(self._data) or self._ended
+        return bool(self._pieces) or self.ended
 
     async def put(self, chunk: bytes) -> None:
-        if self._finishing:
+        if self._finishing or self.ended or not chunk:
             return
-        self._data += chunk
         self.at = trio.current_time()
+        if not self._pieces or self.at - self._pieces[-1].at >= AT_ONCE:
+            self._pieces.append(_Piece(bytearray(), self.at))
+        self._pieces[-1].data.extend(chunk)
+        self._bytes += len(chunk)
         self._change.unpark_all()
-        while len(self._data) >= MOST_UNREAD:
+        while self._bytes >= MOST_UNREAD:
             await self._change.park()
 
     def end(self, failure: Failure | None = None) -> None:
         self.failure = self.failure or failure
-        self._ended = True
+        self.ended = True
         self.at = trio.current_time()
         self._change.unpark_all()
 
@@ -258,16 +278,16 @@ class _Unread:
         while not self:
             await self._change.park()
 
-    def take_nowait(self) -> bytes:
+    def take_nowait(self) -> Sequence[_Piece]:
         """All that has come; nothing at the end. WouldBlock if nothing has."""
         if self.mistake is not None:
             raise self.mistake
         if not self:
             raise trio.WouldBlock
-        data = bytes(self._data)
-        self._data.clear()
+        pieces, self._pieces = self._pieces, []
+        self._bytes = 0
         self._change.unpark_all()
-        return data
+        return pieces
 
 
 @asynccontextmanager

@@ -12,7 +12,9 @@ import pytest
 import trio
 import trio.testing
 
-from pipeline.events import Burst
+from pipeline.errors import Failure
+from pipeline.events import Burst, Event
+from pipeline.stage import Incoming
 from sources.app_server.turn.place import Bounds
 from sources.responses_api import MOST_UNREAD, ResponsesApiSource, open_client
 from sources.responses_request import ResponsesApi
@@ -126,7 +128,56 @@ async def test_a_comment_is_a_sign_of_life() -> None:
     assert words(await hear(talk, Bounds(first_event=0.3))) == "at last"
 
 
+async def test_what_waits_for_a_slow_client_keeps_the_time_at_which_it_came() -> None:
+    async def talk(stream: trio.SocketStream) -> None:
+        await stream.send_all(http(delta("a")))
+        await trio.sleep(0.1)
+        await stream.send_all(delta("b") + delta("c"))
+        await trio.sleep_forever()
+
+    async with backend(talk) as url, ResponsesApiSource(ResponsesApi(url)).open(TURN) as incoming:
+        await trio.sleep(0.3)
+        _, a, b, c = await incoming.receive()
+    assert (words([a]), words([b, c])) == ("a", "bc")
+    assert b.at - a.at > 0.05
+    assert b.at == c.at
+
+
 # -- a client that is slow, or leaves --------------------------------------------------------------
+
+
+async def flood(stream: trio.SocketStream) -> None:
+    await stream.send_all(http())
+    with suppress(trio.BrokenResourceError):
+        while True:
+            await stream.send_all(delta("x" * 100) * 1000)
+
+
+async def read_slowly(incoming: Incoming) -> list[Event]:
+    events: list[Event] = []
+    with trio.move_on_after(5), suppress(trio.EndOfChannel):
+        while True:
+            events += await incoming.receive()
+            await trio.sleep(0.01)
+    return events
+
+
+async def test_a_failure_from_outside_is_not_held_up_by_a_backend_that_goes_on() -> None:
+    failure = Failure("shutting down", status=503)
+    async with backend(flood) as url, ResponsesApiSource(ResponsesApi(url)).open(TURN) as incoming:
+        await incoming.receive()
+        await trio.sleep(0.1)
+        incoming.fail(failure)
+        events = await read_slowly(incoming)
+    assert failure_in(events) == failure
+
+
+async def test_the_whole_time_of_a_turn_is_bounded_though_there_is_always_more_to_read() -> None:
+    async with backend(flood) as url:
+        source = ResponsesApiSource(ResponsesApi(url, bounds=Bounds(total=0.3)))
+        async with source.open(TURN) as incoming:
+            events = await read_slowly(incoming)
+    assert failure_in(events).status == 504
 
 
 @pytest.mark.parametrize("shared", [False, True])
