@@ -62,7 +62,7 @@ class Chain:
         self._ledger = ledger
         self._calls: list[str] = []
         self._cut_at = inf
-        self._truncated = self._response_ended = False
+        self._truncated = self._response_ended = self._finishing = False
         self.heard = 0.0
         """When the first event came from the backend."""
 
@@ -89,7 +89,9 @@ class Chain:
 
     def finishing(self) -> None:
         """The answer is complete, and is written now: the turn may end upstream."""
-        self._incoming.finishing(self._outcome())
+        if not self._finishing:
+            self._finishing = True
+            self._incoming.finishing(self._outcome())
 
     def delivered(self) -> None:
         """The client has been sent the whole answer. No checkpoint may lie before this call."""
@@ -204,6 +206,7 @@ async def _number(chain: Chain, number: int, send: trio.MemorySendChannel[Burst]
             chain.unread(burst)
             raise
         if isinstance(burst[-1], TurnEnd):
+            chain.finishing()  # it must not run on upstream until the last choice has ended
             return
 
 
