@@ -244,6 +244,7 @@ class Segment:
     def abandon(self) -> None:
         """Nothing more is received from here: what its stages hold is entered as unread."""
         self._ended = True
+        self._clock = None  # a cycle: without it the turn is freed at once
         if not self._settled:
             self._settled = True
             self._stages.settle(UNREAD)
@@ -256,14 +257,17 @@ class Segment:
         try:
             flow = self._upstream.receive_nowait()
         except trio.WouldBlock:
-            if self._clock is None or not self._on_source or self._clock.idle:
-                return await self._upstream.receive()
-            tick = self._clock.tick()
-            if tick is None:
-                return await self._clock.receive(self._upstream)
-            flow = (tick,)
-        self._hurried = self._on_source
-        return flow
+            pass  # nothing is awaited in here: an exception raised there would keep this one
+        else:
+            self._hurried = self._on_source
+            return flow
+        if self._clock is None or not self._on_source or self._clock.idle:
+            return await self._upstream.receive()
+        tick = self._clock.tick()
+        if tick is None:
+            return await self._clock.receive(self._upstream)
+        self._hurried = True
+        return (tick,)
 
     def _take(self, flow: Flow) -> Flow:
         stages = self._stages
