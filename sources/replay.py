@@ -88,6 +88,7 @@ class Replay:
     def _records(self, file: BinaryIO) -> Iterator[Record]:
         try:
             header, first = self._opening
+            self._start, self.decoder = None, TurnDecoder()
             self.decoder.raw_items = header.raw_items
             if header.continued:
                 self.decoder.resume(response_open=header.response_open)

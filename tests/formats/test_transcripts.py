@@ -232,6 +232,13 @@ async def test_at_full_speed_a_replay_sends_what_it_decodes(path: Path) -> None:
     assert isinstance(heard.bursts[-1][-1], TurnEnd)
 
 
+@every_recording
+async def test_a_replay_may_be_opened_again(path: Path) -> None:
+    replay = Replay(path)
+    first = await heard_from(replay)
+    assert (await heard_from(replay)).bursts == first.bursts
+
+
 def test_at_full_speed_events_keep_the_stamps_of_the_recording(tmp_path: Path) -> None:
     path = written(tmp_path / "t.jsonl", [*recorded_at(100.0, 100.5), delta("same"), {"at": 0}])
     events = [event for burst in Replay(path).events() for event in burst]
