@@ -193,6 +193,11 @@ class Stream:
         self._before_end = before_end
         self._first = b""
 
+    @property
+    def finished(self) -> bool:
+        """Whether what is written now is the end of the answer."""
+        return self._sink.finished
+
     async def prime(self, seconds: float) -> None:
         """Wait a moment for the first bytes. ProxyError if the turn fails before them."""
         sink = self._sink

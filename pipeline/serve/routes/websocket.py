@@ -249,6 +249,10 @@ class Writer:
         with trio.CancelScope(shield=True):
             for line in data.splitlines():
                 await self._send({"type": "websocket.send", "text": line.decode(), "bytes": None})
+            if self.stream is not None and self.stream.finished:
+                # That a client has left is read in one task and heard of in another.
+                for _ in range(2):
+                    await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def fail(self, failure: Failure) -> None:
         """End a request: within its stream if it has one, else with a message of its own."""
