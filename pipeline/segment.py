@@ -61,7 +61,9 @@ class Stages:
                 if out is None:
                     return self._pour(flow, position)
                 _count(self.stages[position], len(text), len(out))
-                return self._pour(out, position + 1)
+                given = self._pour(out, position + 1)
+                self._look()
+                return given
         self._passed += len(text)
         return flow
 

@@ -48,7 +48,8 @@ class Stage:
         """Take a run of text at once, which most bursts are: what feeding each delta would return.
 
         Return `text` itself to let it pass. Return None to have each delta fed, and then change
-        nothing. It is called only while no deadline is set, and must set none.
+        nothing. It is called only while no deadline is set, and must set none. A stage that lets
+        `text` itself pass is not done with it.
         """
         return None
 

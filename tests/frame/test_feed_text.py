@@ -130,6 +130,36 @@ def test_a_stage_that_is_done_lets_nothing_pass() -> None:
     assert list(Stages([stage]).take(TEXT)) == []
 
 
+class AtMost(Stage):
+    """Lets so many deltas pass, and is done then."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def feed(self, event: Event) -> Sequence[Event]:
+        raise NotImplementedError
+
+    def feed_text(self, text: Sequence[TextDelta]) -> Sequence[Event] | None:
+        if len(text) <= self.most:
+            self.most -= len(text)
+            return text
+        self.done = True
+        for left in text[self.most :]:
+            self.drop(left, "too many")
+        return text[: self.most]
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+@pytest.mark.parametrize("most", [2, 3])
+def test_a_stage_may_be_done_with_a_run_of_text(behind: int, most: int) -> None:
+    stages = Stages([AtMost(most), *[Counting(together=True) for _ in range(behind)]])
+    text = [TextDelta(letter) for letter in "ab"]
+    assert stages.take(text) == text
+    assert stages.take(text) == text[: most - 2]
+    assert stages.done
+
+
 def test_events_that_a_stage_does_not_want_pass_it_by() -> None:
     class Picky(Counting):
         wants = frozenset({ToolCall})
