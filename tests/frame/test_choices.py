@@ -36,7 +36,7 @@ class Talks(Incoming):
 
 
 class Choices:
-    """Each turn takes a second longer than the one before."""
+    """Each turn takes a second longer than the one before; no two moments are the same."""
 
     real_time = True
 
@@ -47,7 +47,7 @@ class Choices:
     @asynccontextmanager
     async def open(self, turn: Turn) -> AsyncGenerator[Incoming]:
         self.opened += 1
-        yield Talks(float(self.opened), self.log)
+        yield Talks(self.opened + 0.5, self.log)
 
 
 async def test_a_choice_that_has_ended_does_not_run_on_while_others_are_written(
@@ -57,13 +57,13 @@ async def test_a_choice_that_has_ended_does_not_run_on_while_others_are_written(
     source, ledgers = Choices(), [Ledger(), Ledger()]
     async with Pipeline([("a", Pass)]).open_choices(source, Turn(), ledgers) as chain:
         begun = trio.current_time()
-        while trio.current_time() < begun + 1.0:
+        while trio.current_time() < begun + 1.5:
             await chain.receive()
         await trio.testing.wait_all_tasks_blocked()
-        assert source.log == [("finishing", 1.0)]
+        assert source.log == [("finishing", 1.5)]
         async for _ in chain:
             pass
         chain.finishing()
         chain.delivered()
-    said = [("finishing", 1.0), ("finishing", 2.0), ("delivered", 1.0), ("delivered", 2.0)]
+    said = [("finishing", 1.5), ("finishing", 2.5), ("delivered", 1.5), ("delivered", 2.5)]
     assert source.log == said
